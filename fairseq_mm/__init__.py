@@ -142,10 +142,6 @@ def from_pretrained(
         A :class:`fairseq_mm.inference.embedder.Embedder` for image-sentence embeddings (``vse_*``),
         a :class:`fairseq_mm.inference.structured_captioner.StructuredCaptioner` for ``sc_nlm`` with
         ``embedding`` and ``data``, else a :class:`fairseq_mm.inference.generator.Generator`.
-
-    Raises:
-        UserError: if a checkpoint cannot be loaded, two checkpoints do not fit together, an
-            argument is for another kind of model, or the result would not be of the kind ``kind``.
     """
     from fairseq_mm.inference.checkpoint_files import checkpoint_files, download_checkpoints
 

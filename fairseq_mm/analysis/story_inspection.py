@@ -149,10 +149,6 @@ def inspect_story(
         num_words: Number of words after which the story is truncated (default: the model's number
             of positions).
         part: Part of a fusion model whose attention is recorded: ``trained`` or ``pretrained``.
-
-    Raises:
-        UserError: If there are several models, the model is no convolutional story or language
-            model, or the prompt is too long.
     """
     check_one_model(models.files)
     (model,) = models.models

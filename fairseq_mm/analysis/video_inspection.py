@@ -148,9 +148,6 @@ class VideoInspection:
     Attributes:
         gate_layers: Names of the layers with a forget gate.
         attributes: Attributes of the feature store.
-
-    Raises:
-        UserError: If the split's files are missing or do not fit, or a video has no features.
     """
 
     def __init__(
@@ -203,10 +200,6 @@ class VideoInspection:
             features: Path of the feature store (default: ``features.h5`` in the data folder).
             device: ``cpu``, ``cuda``, ``cuda:1``; by default a GPU if there is one.
             batch_size: Number of examples per batch (default: 8 on a CPU, 32 elsewhere).
-
-        Raises:
-            UserError: If there are several models, the model reads no video, its training data
-                differs from the folder's, or the split cannot be read.
         """
         place = usable_device(device)  # first: a wrong name is found before a model is built
         check_one_model([checkpoint.path for checkpoint in checkpoints])
@@ -259,9 +252,6 @@ class VideoInspection:
 
         Returns:
             Scores of the videos, in the order of ``lines``.
-
-        Raises:
-            UserError: If the model has no gate, or a line or its summary does not exist.
         """
         if not self.gate_layers:
             raise UserError(
@@ -298,9 +288,6 @@ class VideoInspection:
 
         Yields:
             Attention of each line, in order.
-
-        Raises:
-            UserError: If a line or its summary does not exist.
         """
         # a generator: the maps of a whole split do not fit into memory
         chosen = self.check_lines(lines)
@@ -311,11 +298,7 @@ class VideoInspection:
                 yield self._line_attention(line, layers, row, summaries)
 
     def check_lines(self, lines: Optional[Sequence[int]]) -> list[int]:
-        """Return ``lines`` or, if it is None, the index of the first line of each video.
-
-        Raises:
-            UserError: If a line does not exist.
-        """
+        """Return ``lines`` or, if it is None, the index of the first line of each video."""
         if lines is None:
             return np.flatnonzero(self.dataset.is_first).tolist()
         total = len(self.dataset)

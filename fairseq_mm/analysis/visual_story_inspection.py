@@ -140,11 +140,7 @@ class VisualStoryInspection(NamedTuple):
 
 
 def get_attention_kinds(generator: Generator) -> AttentionKinds:
-    """Return the kinds of attention of a generator's model.
-
-    Raises:
-        UserError: If there are several models, or the model has no attention to show.
-    """
+    """Return the kinds of attention of a generator's model."""
     check_one_model(generator.files)
     (model,) = generator.models
     decoder = model.decoder
@@ -176,9 +172,6 @@ def inspect_visual_story(
         generator: Generator with one model, not an ensemble.
         example: Example of five images, made by the generator's processor.
         sentences: Words of each of the five sentences.
-
-    Raises:
-        UserError: If the model has no attention to show.
     """
     kinds = get_attention_kinds(generator)
     (model,) = generator.models
@@ -237,9 +230,6 @@ def grid_shape(num_rows: int, shape: Optional[tuple[int, int]] = None) -> tuple[
     Args:
         num_rows: Number of positions of the grid, each of which is a row of the feature store.
         shape: Rows and columns; None for a square grid.
-
-    Raises:
-        UserError: If ``num_rows`` does not fit the shape, or is not a square number.
     """
     if shape is not None:
         if shape[0] * shape[1] != num_rows:

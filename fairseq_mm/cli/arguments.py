@@ -302,11 +302,7 @@ def check_names(args: argparse.Namespace) -> None:
 
 
 def check_inputs_are_kept(args: argparse.Namespace) -> None:
-    """Check that no output would overwrite a file that another argument names as an input.
-
-    Raises:
-        UserError: if an output is such a file.
-    """
+    """Check that no output would overwrite a file that another argument names as an input."""
     # real paths, because a link or ./ names the same file
     files = [
         (name, os.path.realpath(value))
@@ -328,9 +324,6 @@ def check_checkpoints(args: argparse.Namespace) -> None:
     """Check that the checkpoints exist, before the slow import of torch and fairseq.
 
     Models of the Hugging Face hub are downloaded; in ``args``, their names become local paths.
-
-    Raises:
-        UserError: if a checkpoint does not exist or cannot be downloaded.
     """
     for name in ("checkpoint", "embedding", "prompt_model"):
         path = getattr(args, name, None)
@@ -348,9 +341,6 @@ def check(args: argparse.Namespace, rules: Iterable[Rule] = ()) -> None:
 
     Combinations of options (``rules``), bounds of integers, the name of the split and the paths of
     outputs are checked.
-
-    Raises:
-        UserError: for the first error.
     """
     for rule in rules:
         if not is_given(args, rule.option):
@@ -382,10 +372,6 @@ def check_outputs(outputs: Mapping[str, Optional[str]], read: Iterable[str] = ()
         outputs: Dict from the name of an option to the path of its output; None if the option is
             not given.
         read: Paths of the files that the command reads.
-
-    Raises:
-        UserError: if an output is a folder, its parent folder does not exist, two outputs are the
-            same file, or an output is a file that is read.
     """
     # real paths, because a link or ./ names the same file
     sources = {os.path.realpath(path) for path in read}
@@ -426,9 +412,6 @@ def check_writable(option: str, path: Optional[str]) -> None:
     """Check that a file can be written at ``path``, the value of ``option``.
 
     If ``path`` is None, nothing is checked.
-
-    Raises:
-        UserError: if the path is a folder, or its parent folder does not exist.
     """
     folder = os.path.dirname(path or "")
     if folder and not os.path.isdir(folder):

@@ -101,9 +101,6 @@ def load(
         args: Parsed command line. If ``data`` is None, it is set to the data folder of ``--split``.
         checkpoints: Opened checkpoints of the model.
         options: Options of generation that are on the command line, by name.
-
-    Raises:
-        UserError: if an option is missing or not for such models, or files do not fit together.
     """
     from fairseq_mm.inference.candidates import CandidateWeights, StructuredSearch
     from fairseq_mm.inference.structured_loading import load_structured_captioner

@@ -44,11 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    """Print the script for the shell ``args.shell``.
-
-    Raises:
-        UserError: if argcomplete is missing.
-    """
+    """Print the script for the shell ``args.shell``."""
     shell_integration = import_extra(
         "argcomplete.shell_integration", extra="completion", purpose="completion"
     )

@@ -154,9 +154,6 @@ class TextRun:
             item: An input that could be read.
             examples: Example of the input for each model.
             hypotheses: For each model, its hypotheses for the input, best first.
-
-        Raises:
-            UserError: if no input can be read.
         """
         for start in range(0, len(self.inputs), size):
             piece = self.inputs[start : start + size]
@@ -253,10 +250,6 @@ def read_jsonl_inputs(path: str, processor: Any) -> list[tuple[Input, Mapping[st
     Args:
         path: Path of the file; ``-`` is standard input.
         processor: Processor of the task, which checks each object.
-
-    Raises:
-        UserError: if the file cannot be read or is empty, a line is no JSON object, or two lines
-            have the same ``id``.
     """
     from fairseq_mm.data.input_files import check_id, parse_object, read_lines
 

@@ -27,9 +27,6 @@ def missing_in_folders(
 
     Returns:
         Dict from the name of each such image to a text with the reason, for messages.
-
-    Raises:
-        UserError: if a folder does not exist or has no image.
     """
     from fairseq_mm.extract.media_list import list_images
 
@@ -82,9 +79,6 @@ def keys_in_stores(
     Returns:
         keys: Dict from the name of each image that a store has to its id in the store.
         missing: Dict from the name of each image that no store has to the reason, for messages.
-
-    Raises:
-        UserError: if a store cannot be read, or several ids match one name by their stem.
     """
     from fairseq_mm.data.feature_store import open_features
 

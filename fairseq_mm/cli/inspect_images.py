@@ -53,11 +53,7 @@ class Subject(NamedTuple):
 
 
 def inspect(args: argparse.Namespace, checkpoints: Sequence[Checkpoint]) -> Inspection:
-    """Compute attention and likelihood at each word of visual stories with one model.
-
-    Raises:
-        UserError: if files or options do not fit, or the model has no attention to show.
-    """
+    """Compute attention and likelihood at each word of visual stories with one model."""
     model: Any = from_checkpoints(checkpoints, weights=args.weights, device=args.device)
     positions = _choose_positions(args, get_attention_kinds(model), model)
     subjects, store, missing = _read_subjects(args)

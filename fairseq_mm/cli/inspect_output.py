@@ -64,9 +64,6 @@ def read_told_lines(
 
     Yields:
         Number of the line, and the result of ``parse``.
-
-    Raises:
-        UserError: if the file has no such line, or a line lacks a field that ``parse`` needs.
     """
     lines = [(number, text) for number, text in read_lines(Path(path)) if text.strip()]
     for line in wanted:

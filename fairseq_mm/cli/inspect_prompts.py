@@ -18,12 +18,7 @@ Text = tuple[Optional[list[str]], list[str]]
 
 
 def inspect(args: argparse.Namespace, checkpoints: Sequence[Checkpoint]) -> Inspection:
-    """Compute gates, attention and likelihood of a story or of a language model's text.
-
-    Raises:
-        UserError: if files or options do not fit, or the model is no convolutional story or
-            language model.
-    """
+    """Compute gates, attention and likelihood of a story or of a language model's text."""
     models = build_models(checkpoints, args.device)
     prompt, story = _read_text(args, models)
     if models.are_language_models:

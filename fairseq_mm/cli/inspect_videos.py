@@ -35,11 +35,7 @@ ALL, AVAILABLE, APART = "all", "transcript available", "transcript not available
 
 
 def inspect(args: argparse.Namespace, checkpoints: Sequence[Checkpoint]) -> Inspection:
-    """Inspect summaries of videos with one model: attention to the frames, or forget gates.
-
-    Raises:
-        UserError: if files or options do not fit, or the model has neither attention nor gates.
-    """
+    """Inspect summaries of videos with one model: attention to the frames, or forget gates."""
     if args.data is None:
         source = " ".join(args.source) or "none"
         raise UserError(f"SOURCE must be a data folder for a model of videos, but is {source}.")

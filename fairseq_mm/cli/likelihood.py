@@ -82,10 +82,6 @@ def resolve_options(
         options: For each accepted kind of checkpoint, such as ``captions``, a dict from the name
             of an option to its default.
         checkpoints: Opened checkpoints, all of one kind.
-
-    Raises:
-        UserError: if the command does not accept the kind of the checkpoints, the kind does not
-            accept an option, or the seed is below 0.
     """
     if args.seed < 0:  # NumPy's generators would raise a ValueError
         raise UserError(f"--seed: must be 0 or more, but is {args.seed}.")
@@ -269,11 +265,7 @@ class PromptTexts(_Texts):
         return self.likelihood.encode_story(self.texts[line], num_words=self.num_words)
 
     def condition(self, line: int) -> Optional[list[int]]:
-        """Return the token indices of a line's prompt; None for language models.
-
-        Raises:
-            UserError: if the prompt is too long; the message names the line.
-        """
+        """Return the token indices of a line's prompt; None for language models."""
         if self.models.are_language_models:
             return None
         try:
@@ -374,9 +366,6 @@ def load_on_data(
     Returns:
         models: Models in evaluation mode and float32.
         task: Task of the data folder ``args.data``.
-
-    Raises:
-        UserError: if a checkpoint is of another task, or its weights do not fit the model.
     """
     from fairseq import checkpoint_utils
 

@@ -174,9 +174,6 @@ def shuffle_images(
         albums: Album of each line.
         seed: Seed of the shuffling.
         data: Path of the data folder, for messages.
-
-    Raises:
-        UserError: if there is only one album.
     """
     import numpy as np
 

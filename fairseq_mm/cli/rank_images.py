@@ -80,10 +80,6 @@ def rank_images(args: argparse.Namespace, checkpoints: Sequence[Checkpoint], kin
         checkpoints: One opened checkpoint, or several image-sentence embeddings, whose cosines are
             averaged.
         kind: Kind of the checkpoint: ``captions`` ranks by likelihood, ``vectors`` by cosine.
-
-    Raises:
-        UserError: if one of several checkpoints is no embedding, or checkpoint and data do not fit
-            together.
     """
     started = time.time()
     checkpoint = checkpoints[0].path
@@ -341,9 +337,6 @@ def embed_split_in_order(dataset: Any, model: Any, device: Any) -> SplitVectors:
     """Embed the images and sentences of a split, and return their vectors.
 
     The sentences are in the order of their lines, the images in the order of their first lines.
-
-    Raises:
-        UserError: if a vector is not finite.
     """
     images, sentences, items = embed_split(dataset, model.to(device), torch.device(device))
     # embed_split returns sentences in this order, which is sorted by length.

@@ -38,9 +38,6 @@ def rank_stories(args: argparse.Namespace, checkpoints: Sequence[Checkpoint], ki
         args: Parsed command line.
         checkpoints: One opened checkpoint, or several checkpoints of an ensemble.
         kind: ``prompts`` or ``albums``.
-
-    Raises:
-        UserError: if files or options do not fit.
     """
     started = time.time()
     if args.candidates < 2:

@@ -44,12 +44,7 @@ class System(NamedTuple):
 
 
 def read_systems(args: argparse.Namespace, references: References) -> list[System]:
-    """Read the files of ``--hypotheses``; problems of the texts are printed on stderr.
-
-    Raises:
-        UserError: if a file cannot be read, two systems have texts of different items, or the
-            options do not fit together.
-    """
+    """Read the files of ``--hypotheses``; problems of the texts are printed on stderr."""
     names = _names(args)
     systems = []
     for name, path in zip(names, args.hypotheses):
@@ -94,11 +89,7 @@ def _names(args: argparse.Namespace) -> list[str]:
 
 
 def check_score_options(args: argparse.Namespace) -> None:
-    """Check the options about scores before files are read; set the default of ``--metrics``.
-
-    Raises:
-        UserError: if the options do not fit together.
-    """
+    """Check the options about scores before files are read; set the default of ``--metrics``."""
     several = len(args.hypotheses) > 1
     for option in ("scores", "result"):
         if getattr(args, option) and (several or args.metrics):
@@ -188,12 +179,7 @@ def resampling_note(args: argparse.Namespace) -> str:
 
 
 def read_scores(paths: Sequence[Path], system: System, references: References) -> None:
-    """Read the files of ``--scores`` into ``System.scores``.
-
-    Raises:
-        UserError: if a file has an id that the split lacks, or scores another text than the
-            system's.
-    """
+    """Read the files of ``--scores`` into ``System.scores``."""
     for path in paths:
         for where, record in read_objects(path):
             key = record.pop("id", None)
@@ -211,11 +197,7 @@ def read_scores(paths: Sequence[Path], system: System, references: References) -
 
 
 def read_result(path: Path, system: System, references: References) -> dict[str, Any]:
-    """Read a file that ``fairseq-mm score --json`` wrote.
-
-    Raises:
-        UserError: if it is no such file, or has the hash of other references or texts.
-    """
+    """Read a file that ``fairseq-mm score --json`` wrote."""
     result = read_json(path)
     if not isinstance(result, dict) or not isinstance(result.get("scores"), list):
         raise UserError(f'{path}: must be what score --json writes, but has no list "scores".')

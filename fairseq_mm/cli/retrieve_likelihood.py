@@ -25,9 +25,6 @@ def nearest_by_likelihood(args: argparse.Namespace) -> list[dict[str, Any]]:
     """Search the split ``args.split`` by likelihood; return JSON records, best first.
 
     A sentence as query finds images; an image as query finds sentences.
-
-    Raises:
-        UserError: if the checkpoint is no model of captions, or the query cannot be read.
     """
     if not (args.checkpoint and args.data):
         raise UserError(

@@ -210,11 +210,7 @@ def _search_vectors(args: argparse.Namespace) -> "list[Retrieved]":
 
 
 def load_store_embedder(store: "FeatureStore", args: argparse.Namespace) -> "Embedder":
-    """Load the model of ``--checkpoint``, which must have made the vectors of the store.
-
-    Raises:
-        UserError: if the model cannot be loaded, or another model has made the vectors.
-    """
+    """Load the model of ``--checkpoint``, which must have made the vectors of the store."""
     from fairseq_mm.inference.embedder import load_embedder
 
     embedder = load_embedder(args.checkpoint, weights=args.weights, device=args.device)

@@ -39,9 +39,6 @@ class RetrievedPage:
         Args:
             entries: JSON records of the retrieved items, nearest first.
             query_text: Query sentence; None if the query is an image.
-
-        Raises:
-            UserError: if an image cannot be read, or ``--images`` has no image of the page.
         """
         items = []
         for entry in entries:

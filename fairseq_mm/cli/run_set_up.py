@@ -53,11 +53,7 @@ def keep_freed_memory() -> None:
 
 
 def register_quietly() -> None:
-    """Register the package with fairseq, without the messages that fairseq's import prints.
-
-    Raises:
-        UserError: if fairseq is missing or cannot be imported.
-    """
+    """Register the package with fairseq, without the messages that fairseq's import prints."""
     silence_imports()
     keep_freed_memory()
     from fairseq_mm.compat import deferred_imports
@@ -82,11 +78,7 @@ def register_quietly() -> None:
 
 
 def import_user_dir(folder: str) -> None:
-    """Import the user's package ``--user-dir``, which registers its models and tasks with fairseq.
-
-    Raises:
-        UserError: if the folder does not exist, or the package cannot be imported.
-    """
+    """Import the user's package ``--user-dir``, which registers its models and tasks with fairseq."""
     if not folder:
         raise UserError("--user-dir: must name a folder, but is empty.")
     # fairseq imports the package and the modules of its subfolders; a folder without any such file
@@ -125,9 +117,6 @@ def load_generator(command: str, path: str, **options: Any) -> Any:
         path: Path of the checkpoint; for an ensemble, paths of several checkpoints, separated by
             the system's path separator.
         **options: Keyword arguments of :func:`fairseq_mm.from_pretrained`.
-
-    Raises:
-        UserError: if a checkpoint is for another subcommand, or cannot be loaded.
     """
     register_quietly()
     from fairseq_mm.inference.checkpoint import Checkpoint
@@ -139,11 +128,7 @@ def load_generator(command: str, path: str, **options: Any) -> Any:
 
 @contextlib.contextmanager
 def only_writer(folder: str) -> Iterator[None]:
-    """Context that creates the output folder, and locks it against other ``fairseq-mm`` runs.
-
-    Raises:
-        UserError: if another process has locked the folder, or the folder cannot be created.
-    """
+    """Context that creates the output folder, and locks it against other ``fairseq-mm`` runs."""
     from fairseq_mm.data import folder_lock
 
     with contextlib.ExitStack() as stack:

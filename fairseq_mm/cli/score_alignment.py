@@ -35,9 +35,6 @@ def check_generated_for(
     Returns:
         Reason why the lines could not be compared; None if they have been compared, or if
         ``output`` is None.
-
-    Raises:
-        UserError: If a ``T-`` or ``S-`` line differs from the text of the folder.
     """
     if output is None:
         return None
@@ -91,10 +88,6 @@ def check_scores_for(
 
     Returns:
         Number of lines of the split; None if the folder has no binarised text.
-
-    Raises:
-        UserError: if the output was computed from another data folder or split, or is not from
-            ``--score-reference``.
     """
     from fairseq_mm.data.binarised_split import find_split_text
 
@@ -137,9 +130,6 @@ def check_generated_for_lines(
         output: Parsed output; None if the file is no output of fairseq-generate.
         references_path: Path of a text file with one reference per line.
         lines: Lines of the text file.
-
-    Raises:
-        UserError: if ``T-i`` equals lines of the text file, but not its line i.
     """
     if output is None:
         return

@@ -88,9 +88,6 @@ def check_gain_options(args: argparse.Namespace, metrics: Sequence[str]) -> bool
 
     Returns:
         True if such an option is given, so that the gain must be computed.
-
-    Raises:
-        UserError: if an option is missing, or cannot be combined with the others.
     """
     options = [name for name in OPTIONS if getattr(args, name.replace("-", "_")) is not None]
     if not options:

@@ -72,10 +72,6 @@ def split_metrics(text: str, known: Collection[str]) -> tuple[list[str], set[str
     Args:
         text: Value of the option.
         known: Names of the metrics that the command computes.
-
-    Raises:
-        UserError: if there is no metric, a metric is unknown, or two metrics have a score of the
-            same name.
     """
     metrics: list[str] = []
     figures: set[str] = set()
@@ -103,11 +99,7 @@ def split_metrics(text: str, known: Collection[str]) -> tuple[list[str], set[str
 
 
 def select_metrics(args: argparse.Namespace) -> list[str]:
-    """Return the metrics of ``--metrics`` or, without this option, of ``--preset``.
-
-    Raises:
-        UserError: if a metric is unknown, or metrics and other options do not fit together.
-    """
+    """Return the metrics of ``--metrics`` or, without this option, of ``--preset``."""
     preset = PRESETS[args.preset]
     metrics = list(preset.metrics)
     if args.metrics is not None:

@@ -33,9 +33,6 @@ def write_search_page(
         queries: Sentences, followed by the paths of query images.
         results: Result of each query.
         num_images: Number of images in the index.
-
-    Raises:
-        UserError: if an image cannot be read, or the page cannot be written.
     """
     sections: list[Section] = []
     sentences = len(args.queries)

@@ -47,9 +47,6 @@ def sequence_of_files(images: Sequence[Optional[str]]) -> ImageSequence:
 
     Args:
         images: Five paths; None or ``-`` for a missing image.
-
-    Raises:
-        UserError: if there are not five images, or all are missing.
     """
     from fairseq_mm.extract.media_list import MediaFile
 
@@ -71,9 +68,6 @@ def sequences_of_ids(
     Returns:
         sequences: List with one image sequence.
         store: All stores as one.
-
-    Raises:
-        UserError: if there are not five ids, or an id is not in the stores.
     """
     from fairseq_mm.data.feature_store import open_features
 
@@ -109,9 +103,6 @@ def sequences_of_split(
     Returns:
         sequences: The image sequences.
         store: All stores as one.
-
-    Raises:
-        UserError: if the data folder is incomplete, or lacks a chosen line.
     """
     from fairseq_mm.data.feature_store import open_folder_features
     from fairseq_mm.data.input_files import check_line_counts

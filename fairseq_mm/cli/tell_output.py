@@ -298,9 +298,6 @@ class Page:
         Args:
             sequence: Image sequence.
             stories: Dict from the name of a system to its hypotheses.
-
-        Raises:
-            UserError: if an image cannot be read.
         """
         from fairseq_mm.report.visual_story_sections import StoryRow, Strip
 
@@ -341,10 +338,6 @@ class Page:
             path: Path of the HTML file.
             subtitle: Line under the title.
             card: Rows (name, value) that describe the run.
-
-        Raises:
-            UserError: if the file cannot be written, or if ``--images`` is given, but has no image
-                of the stories.
         """
         from fairseq_mm.report.html_page import render_page, section, write_page
         from fairseq_mm.report.visual_story_sections import stories_section

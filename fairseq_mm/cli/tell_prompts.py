@@ -45,9 +45,6 @@ def make_config(args: argparse.Namespace, model: Any, options: Mapping[str, Any]
         args: Parsed command line.
         model: Generator.
         options: Options of generation that are on the command line, by name.
-
-    Raises:
-        UserError: if an option does not fit, or ``--best-of`` is given without sampling.
     """
     config = model.config(**options)
     if args.best_of is None:
@@ -82,9 +79,6 @@ def read_prompts(
         texts: Prompts of the command line.
         files: Paths of files with one prompt per line; ``-`` is standard input.
         option: Option that names the files, for messages.
-
-    Raises:
-        UserError: if a file cannot be read or is empty, or a prompt is no UTF-8 text.
     """
     prompts = []
     for number, text in enumerate(texts, start=1):

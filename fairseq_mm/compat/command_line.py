@@ -86,11 +86,7 @@ def repair_output_of_generate() -> None:
 
 
 def check_sampling(options: Any) -> None:
-    """Refuse options of generation with which fairseq's sampling ends in a traceback.
-
-    Raises:
-        UserError: if ``--sampling`` is set and ``--beam`` differs from ``--nbest``.
-    """
+    """Refuse options of generation with which fairseq's sampling ends in a traceback."""
     if options.sampling and options.nbest != options.beam:
         raise UserError(
             f"--sampling draws --beam texts and prints --nbest, but --beam is {options.beam} and "
@@ -160,9 +156,6 @@ def check_hydra_recipe() -> None:
 
     Without this check, ``fairseq-hydra-train`` would use fairseq's defaults for them: without
     ``checkpoint.finetune_from_model``, it would train from random weights.
-
-    Raises:
-        UserError: if options are missing; the message names them.
     """
     from hydra.core.hydra_config import HydraConfig
     from omegaconf import OmegaConf

@@ -10,11 +10,7 @@ WITHOUT = "Train without --compile, which changes the speed alone."
 
 
 def compile_model(model: Any) -> None:
-    """Compile the forward pass of a model when it is first called; its parameters keep their names.
-
-    Raises:
-        UserError: if PyTorch is older than 2.0, or cannot make the folder of its compiled files.
-    """
+    """Compile the forward pass of a model when it is first called; its parameters keep their names."""
     if not hasattr(model, "compile"):
         raise UserError(f"--compile: needs PyTorch 2.0 or newer. {WITHOUT}")
     try:
@@ -25,11 +21,7 @@ def compile_model(model: Any) -> None:
 
 @contextlib.contextmanager
 def explaining_failed_compilation() -> Iterator[None]:
-    """Explain in a ``with`` block why a compiled model cannot be compiled.
-
-    Raises:
-        UserError: if PyTorch's compiler fails, for example because there is no C++ compiler.
-    """
+    """Explain in a ``with`` block why a compiled model cannot be compiled."""
     from torch._dynamo.exc import TorchDynamoException
 
     try:

@@ -190,10 +190,6 @@ def check_options(state: Any, source: str) -> None:
     Args:
         state: Content of the checkpoint.
         source: Path of the checkpoint, for messages.
-
-    Raises:
-        UserError: if an option that fairseq passes to ``eval`` is not a literal of the expected
-            type, or :func:`.check_values` refuses a value.
     """
     if not isinstance(state, Mapping):
         return
@@ -211,11 +207,6 @@ def check_values(options: Any, root: str, source: str) -> None:
         options: Section ``cfg`` or ``args`` of the checkpoint.
         root: Name of the section, ``"cfg"`` or ``"args"``.
         source: Path of the checkpoint, for messages.
-
-    Raises:
-        UserError: if the options have too many values, are cyclic, contain bytes or an array, name
-            a device or pipe as an input file, or contain an interpolation of several values or of
-            values outside of the checkpoint (``${oc.env:HOME}``).
     """
     import torch
 
@@ -371,7 +362,6 @@ def evaluate_literal(text: Any, *scopes: Optional[Mapping[str, Any]]) -> Any:
 
     Raises:
         TypeError: if ``text`` is no string, as for ``eval``.
-        UserError: if ``text`` is not a literal.
     """
     if not isinstance(text, str):
         raise TypeError("eval() arg 1 must be a string")

@@ -112,10 +112,6 @@ def configure_command(cfg: Any) -> None:
 
     Args:
         cfg: Config of the command, changed in place.
-
-    Raises:
-        UserError: if the checkpoint to start from does not exist, or PyTorch cannot compute with
-            ``--fp16`` on this CPU.
     """
     import torch
     from omegaconf import open_dict

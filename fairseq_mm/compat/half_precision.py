@@ -62,9 +62,6 @@ def change_precision(trainer: Any, state: dict[str, Any], path: str) -> None:
         trainer: fairseq's trainer of the training that resumes.
         state: Content of the checkpoint, changed in place.
         path: Path of the checkpoint, for messages.
-
-    Raises:
-        UserError: if the optimizer's state cannot be used with the new precision.
     """
     saved, wanted = _precision(state.get("cfg")), _precision(trainer.cfg)
     names = [
@@ -245,10 +242,6 @@ def check_added_state(optimizer_state: Mapping[str, Any], path: str) -> None:
         optimizer_state: State of the optimizer in the checkpoint, to which
             :func:`save_float32_weights` has added both.
         path: Path of the checkpoint, for messages.
-
-    Raises:
-        UserError: if the weights are no list of tensors, or a number in the scaler's state has the
-            wrong type or is out of its range.
     """
     import torch
 

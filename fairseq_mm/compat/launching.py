@@ -50,10 +50,6 @@ def configure_launch(cfg: Any, environment: Mapping[str, str] = os.environ) -> N
     Args:
         cfg: Config of a fairseq command, whose group ``distributed_training`` is changed in place.
         environment: Environment variables, which ``torchrun`` or SLURM's ``srun`` has set.
-
-    Raises:
-        UserError: if ``--distributed-world-size`` is below 1, or SLURM has started several
-            processes and ``--distributed-port`` is not set.
     """
     import torch
 

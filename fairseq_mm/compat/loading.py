@@ -130,9 +130,6 @@ def use_averaged_weights(state: Any, path: str) -> None:
     Args:
         state: Content of the checkpoint, which is changed.
         path: Path of the checkpoint, for messages.
-
-    Raises:
-        UserError: if the checkpoint contains no average.
     """
     task_state = state.get("task_state") if isinstance(state, Mapping) else None
     if not isinstance(task_state, Mapping) or not task_state.get(AVERAGE_KEY):
@@ -170,9 +167,6 @@ def named_failures(
     Args:
         path: Path of the checkpoint.
         what: Description of the failure, for the message.
-
-    Raises:
-        UserError: if any exception is raised, except an OSError for the checkpoint itself.
     """
     try:
         yield
@@ -213,12 +207,7 @@ def _describe_file(file: Any) -> str:
 
 
 def check_is_whole(path: str) -> None:
-    """Check that a checkpoint is a regular file and was written completely, if it exists.
-
-    Raises:
-        UserError: if the path is a folder, a device or a pipe, or the end of the file is missing;
-            the message then names the newest complete checkpoint in the folder.
-    """
+    """Check that a checkpoint is a regular file and was written completely, if it exists."""
     refuse_folder(path, path)
     if os.path.exists(path) and not os.path.isfile(path):
         raise UserError(f"{path}: is a device or a pipe, but must be a file.")
@@ -243,9 +232,6 @@ def refuse_folder(path: str, name: str) -> None:
     Args:
         path: Path to check.
         name: Description of the path, for the message.
-
-    Raises:
-        UserError: if the path is a folder; the message names the checkpoints in the folder.
     """
     if not os.path.isdir(path):
         return

@@ -36,9 +36,6 @@ def load_checkpoint(path: str, arg_overrides: Optional[Mapping[str, Any]] = None
     Returns:
         The checkpoint as a dict, like the result of fairseq's ``load_checkpoint_to_cpu``. For a
             model folder, ``FOLDER_KEY`` has the content of ``config.json``.
-
-    Raises:
-        UserError: if the file or folder is damaged, or cannot be loaded safely.
     """
     from fairseq import checkpoint_utils
 

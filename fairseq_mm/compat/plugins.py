@@ -61,9 +61,6 @@ def refused_names() -> Iterator[None]:
 
     At the end of the context, hydra converts the config classes of the package, so that an error in
     a config is reported now and not by a later command.
-
-    Raises:
-        UserError: if the name is taken; the message names both classes.
     """
     from fairseq import models, tasks
     from hydra.core.config_store import ConfigStore

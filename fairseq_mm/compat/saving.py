@@ -115,11 +115,7 @@ def _save(obj: Any, path: str) -> None:
 
 @contextlib.contextmanager
 def _written(path: str) -> Iterator[str]:
-    """Yield a temporary name for writing the checkpoint ``path``; after an error, remove the file.
-
-    Raises:
-        UserError: if the file cannot be written, as on a full disk.
-    """
+    """Yield a temporary name for writing the checkpoint ``path``; after an error, remove the file."""
     temporary = path + _TEMPORARY
     try:
         yield temporary

@@ -12,11 +12,6 @@ def check_ddp_backend(cfg: Any, *, on_cpu: bool) -> None:
     Args:
         cfg: Config of a fairseq command.
         on_cpu: True if the command runs without GPUs.
-
-    Raises:
-        UserError: if ``--ddp-backend fully_sharded`` cannot work with the other options, or if
-            several processes without GPUs use ``--ddp-backend slowmo`` or, with PyTorch 1,
-            ``--bf16``.
     """
     import torch
 
@@ -53,11 +48,7 @@ def check_ddp_backend(cfg: Any, *, on_cpu: bool) -> None:
 
 
 def check_block_momentum(cfg: Any) -> None:
-    """Refuse ``--use-bmuf`` together with a precision that scales the loss, such as ``--fp16``.
-
-    Raises:
-        UserError: if both options are set.
-    """
+    """Refuse ``--use-bmuf`` together with a precision that scales the loss, such as ``--fp16``."""
     if not cfg.optimization.use_bmuf:
         return
     # fairseq's trainer logs the loss scale of the optimizer, but FairseqBMUF hides the optimizer

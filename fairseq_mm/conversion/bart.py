@@ -91,10 +91,6 @@ def convert_bart(
         encoder_json: Path of GPT-2's ``encoder.json``, which has the number of each BPE token; None
             to compute the numbers from the merges.
         overwrite: True to replace files of an existing folder.
-
-    Raises:
-        UserError: if fairseq's BART cannot compute the model, a file is missing or damaged, or the
-            output cannot be written.
     """
     check_output_folder(output, overwrite=overwrite, reads=folder)
     config = read_config(folder)
@@ -239,9 +235,6 @@ def share_embeddings(weights: dict[str, Tensor], names: tuple[str, ...], path: s
         weights: Weights by name.
         names: Names that the embeddings may have, at least one of which must be in ``weights``.
         path: Path of the model, for messages.
-
-    Raises:
-        UserError: if there is no copy, or the copies differ.
     """
     copies = {name: weights.pop(name) for name in names if name in weights}
     if not copies:
@@ -267,10 +260,6 @@ def check_tensors(
         options: Options of fairseq's model.
         positions: Numbers of position embeddings of encoder and decoder.
         path: Path of the model, for messages.
-
-    Raises:
-        UserError: if a tensor is missing, is no tensor of BART, or has another shape than the
-            options require.
     """
     shapes = _expected_shapes(options, len(weights[EMBEDDINGS[0]]), positions)
     for title, names in (

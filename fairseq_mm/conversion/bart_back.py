@@ -81,10 +81,6 @@ def convert_bart_to_huggingface(
             None for the checkpoint's folder.
         overwrite: True to replace files of an existing folder.
         state: Content of the checkpoint; None to read it from the file.
-
-    Raises:
-        UserError: if Hugging Face's BART cannot compute the model, a file is missing or damaged, or
-            the output cannot be written.
     """
     path = checkpoint_path(checkpoint)
     check_output_folder(output, overwrite=overwrite, reads=path)

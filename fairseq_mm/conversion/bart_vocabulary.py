@@ -54,11 +54,7 @@ class BartVocabulary(NamedTuple):
         return [_VERSION, *(" ".join(pair) for pair in self.merges)]
 
     def pieces(self) -> dict[str, int]:
-        """Return the content of ``vocab.json``: the index in the embeddings of each BPE token.
-
-        Raises:
-            UserError: if the dictionary lacks tokens that the BPE produces.
-        """
+        """Return the content of ``vocab.json``: the index in the embeddings of each BPE token."""
         letters = {str(number): piece for piece, number in self.encoder.items()}
         rows = {letters.get(symbol, symbol): row for row, symbol in enumerate(self.symbols)}
         # the tokenizers package refuses merges whose pieces are not in the vocabulary
@@ -83,9 +79,6 @@ def read_huggingface_vocabulary(
         rows: Number of embeddings.
         encoder_json: Path of GPT-2's ``encoder.json``, which has the number of each BPE token; None
             to compute the numbers from the merges.
-
-    Raises:
-        UserError: if the files are missing or damaged, or are no byte-level BPE in BART's order.
     """
     pieces, merges, path = _read_tokenizer(folder)
     # fairseq's Dictionary has these four in fixed places, which are BART's
@@ -111,11 +104,7 @@ def read_huggingface_vocabulary(
 
 
 def read_encoder(path: str) -> dict[str, int]:
-    """Read GPT-2's ``encoder.json``, which maps each BPE token to its number.
-
-    Raises:
-        UserError: if the file is not ``{"token": number, ...}``.
-    """
+    """Read GPT-2's ``encoder.json``, which maps each BPE token to its number."""
     encoder = read_json(path)
     if (
         not isinstance(encoder, dict)
@@ -127,11 +116,7 @@ def read_encoder(path: str) -> dict[str, int]:
 
 
 def read_merges(path: str) -> list[tuple[str, str]]:
-    """Read the pairs of tokens that a BPE merges from ``merges.txt`` or ``vocab.bpe``.
-
-    Raises:
-        UserError: if the file cannot be read, or a line is not two tokens.
-    """
+    """Read the pairs of tokens that a BPE merges from ``merges.txt`` or ``vocab.bpe``."""
     try:
         with open(path, encoding="utf-8-sig", newline="\n") as file:
             lines = file.read().split("\n")

@@ -57,9 +57,6 @@ def checkpoint_options(state: Mapping[str, Any], path: str) -> tuple[str, dict[s
     Args:
         state: Content of the checkpoint.
         path: Path of the checkpoint, for messages.
-
-    Raises:
-        UserError: if the checkpoint has no model, or no options.
     """
     options: dict[str, Any] = {}
     for part in (checkpoint_config(state).get("model"), state.get("args")):
@@ -78,11 +75,6 @@ def read_foreign_checkpoint(path: str) -> dict[str, Any]:
 
     Args:
         path: Path of the file, or of the ``model.safetensors`` of a model folder.
-
-    Raises:
-        UserError: if the file does not exist, is not such a dictionary, has other objects than
-            tensors, containers, numbers and options, or has an option that fairseq would evaluate
-            as Python code although it is not a literal.
     """
     if not os.path.isfile(path):
         raise UserError(f"{path}: no such checkpoint.")
@@ -112,9 +104,6 @@ def read_plain_pickle(
     Returns:
         Content of the pickle. Byte strings of Python 2 are decoded as Latin-1;
         :func:`repaired_text` repairs UTF-8 strings.
-
-    Raises:
-        UserError: if the file is missing or damaged, or has objects of other types.
     """
     if not os.path.isfile(path):
         raise UserError(f"{path}: no such file.")

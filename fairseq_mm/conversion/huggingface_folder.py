@@ -41,11 +41,7 @@ class ConvertedPretrained:
 
 
 def read_config(folder: str) -> dict[str, Any]:
-    """Read and return ``config.json`` in a folder; it must have the field ``model_type``.
-
-    Raises:
-        UserError: if the file or the field is missing.
-    """
+    """Read and return ``config.json`` in a folder; it must have the field ``model_type``."""
     path = os.path.join(folder, "config.json")
     config = read_json(path)
     if isinstance(config, dict) and config.get("format") == FORMAT:
@@ -62,9 +58,6 @@ def read_weights(folder: str) -> dict[str, Tensor]:
     """Read the tensors of ``model.safetensors`` or ``pytorch_model.bin`` in a folder, by name.
 
     The weights may be in one file or in several files with an index; their dtypes are kept.
-
-    Raises:
-        UserError: if there are no weights, or a file is damaged.
     """
     for name in _WEIGHTS:
         path = os.path.join(folder, name)
@@ -77,11 +70,7 @@ def read_weights(folder: str) -> dict[str, Tensor]:
 
 
 def write_safetensors(weights: dict[str, Tensor], path: str) -> None:
-    """Write weights in the format of safetensors.
-
-    Raises:
-        UserError: if the package safetensors is not installed.
-    """
+    """Write weights in the format of safetensors."""
     library = import_extra("safetensors.torch", extra="convert", purpose=_PURPOSE)
     # save_file refuses tensors that are not contiguous, such as rolled or transposed ones
     plain = {name: x.detach().contiguous() for name, x in weights.items()}

@@ -15,9 +15,6 @@ def check_output_folder(path: str, *, overwrite: bool, reads: str) -> None:
         path: Path of the output folder.
         overwrite: True if files in an existing output folder may be replaced.
         reads: Folder or file that the conversion reads, and must therefore not overwrite.
-
-    Raises:
-        UserError: if the output folder may not or cannot be written.
     """
     parent = os.path.dirname(os.path.abspath(path))
     if not os.path.isdir(parent):
@@ -38,9 +35,6 @@ def output_folder(path: str) -> Iterator[str]:
 
     After an error, the temporary folder is removed. If the folder ``path`` exists, files of the
     same name are replaced and other files are kept.
-
-    Raises:
-        UserError: if the folder cannot be written.
     """
     target = os.path.realpath(path)  # a link to a folder stays a link
     try:

@@ -23,10 +23,6 @@ def pretrained_dropouts(path: str) -> dict[str, float]:
     Returns:
         Dict from ``dropout``, ``attention_dropout`` and ``activation_dropout`` to the probability;
         options that the checkpoint lacks are left out.
-
-    Raises:
-        UserError: if the file is not a checkpoint of such a model, or a dropout is not a
-            probability below 1.
     """
     arch, options = checkpoint_options(read_foreign_checkpoint(path), path)
     if arch in ARCH_MODEL_REGISTRY and not issubclass(ARCH_MODEL_REGISTRY[arch], _PRETRAINED):

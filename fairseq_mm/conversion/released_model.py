@@ -49,10 +49,6 @@ def convert_released(
         released: Released model, whose weights have the names of this package already.
         output: Folder to write.
         overwrite: True to replace files of an existing folder.
-
-    Raises:
-        UserError: if the image network is not a network of torchvision, or the output cannot be
-            written.
     """
     check_output_folder(output, overwrite=overwrite, reads=released.path)
     # torch.save would write the whole memory behind each slice and keep transposed layouts

@@ -131,9 +131,6 @@ def read_released_visual_stories(
         state: Content of the file.
         decoder: Path of the decoder; by default ``decoder-N.pkl`` in the same folder.
         vocabulary: Path of the vocabulary; by default ``vocab.pkl`` in the same folder.
-
-    Raises:
-        UserError: if a file is missing or damaged, or the files do not fit together.
     """
     files = _find_files(path, decoder, vocabulary)
     weights: dict[str, Tensor] = {}

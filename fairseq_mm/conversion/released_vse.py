@@ -92,9 +92,6 @@ def read_released_vse(path: str) -> ReleasedModel:
     Args:
         path: Path of the file ``X.npz``, whose folder must also have ``X.npz.pkl`` and
             ``X.npz.dictionary.pkl``.
-
-    Raises:
-        UserError: if a file is missing or damaged, or the files do not fit together.
     """
     options = read_plain_pickle(f"{path}.pkl")
     if not isinstance(options, dict) or "encoder" not in options:
@@ -159,9 +156,6 @@ def read_margin(options: Mapping[str, Any], path: str) -> float:
     Args:
         options: Options of the released training.
         path: Path of the file of the options, for messages.
-
-    Raises:
-        UserError: if the margin is not a number above 0.
     """
     margin = options.get("margin", 0.2)
     if not isinstance(margin, (int, float, np.number)) or not 0 < margin < float("inf"):
@@ -223,9 +217,6 @@ def check_names(names: Iterable[str], expected: Iterable[str], path: str) -> Non
         names: Names of the tensors.
         expected: Expected names.
         path: Path of the file, for messages.
-
-    Raises:
-        UserError: if a name is missing or is not among the expected names.
     """
     missing, unexpected = sorted({*expected} - {*names}), sorted({*names} - {*expected})
     if missing or unexpected:
@@ -243,9 +234,6 @@ def check_shapes(
         tensors: Tensors by name.
         expected: Expected shapes by name.
         path: Path of the file, for messages.
-
-    Raises:
-        UserError: if a shape differs.
     """
     for name, shape in expected.items():
         actual = tuple(tensors[name].shape)

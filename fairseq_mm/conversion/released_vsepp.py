@@ -59,10 +59,6 @@ def read_released_vsepp(
         path: Path of the checkpoint, for messages.
         state: Content of the checkpoint.
         vocabulary: Path of the model's vocabulary; None if the user has not given it.
-
-    Raises:
-        UserError: if ``vocabulary`` is None, missing or damaged, if it does not fit the model, or
-            if the model's options are not supported.
     """
     options = _read_options(state["opt"], path)
     image, text = _read_weights(state["model"], path)
@@ -170,9 +166,6 @@ def read_vocabulary(path: str, program: str) -> tuple[dict[int, str], dict[str, 
     Returns:
         Two dictionaries: from the row of the embedding to the word, without special tokens; and
         from the special token (``<pad>``, ``<start>``, ``<end>``, ``<unk>``) to its row.
-
-    Raises:
-        UserError: if the file cannot be read safely, or is not such a vocabulary.
     """
     content = getattr(read_plain_pickle(path, stand_ins=_STAND_INS), "word2idx", None)
     if not isinstance(content, dict) or not all(

@@ -114,12 +114,7 @@ class ConvertedStories:
 
 
 def read_fairseq_stories(path: str) -> FairseqStories:
-    """Read a checkpoint of ``fconv_self_att``.
-
-    Raises:
-        UserError: if the file is not such a checkpoint, or the model has a layer or an option that
-            ``conv_story`` does not support.
-    """
+    """Read a checkpoint of ``fconv_self_att``."""
     return fairseq_stories(path, read_foreign_checkpoint(path))
 
 
@@ -129,10 +124,6 @@ def fairseq_stories(path: str, state: Mapping[str, Any]) -> FairseqStories:
     Args:
         path: Path of the checkpoint, for messages.
         state: Content of the checkpoint.
-
-    Raises:
-        UserError: if the content is not such a checkpoint, or the model has a layer or an option
-            that ``conv_story`` does not support.
     """
     weights = state.get("model")
     options: dict[str, Any] = {}
@@ -189,9 +180,6 @@ def convert_stories(
         pretrained: Checkpoint of the frozen pretrained model that a fusion model contains. Options
             that weights do not show, such as dropout, are read from it; if None, the fusion model's
             options are used.
-
-    Raises:
-        UserError: if the model cannot be converted.
     """
     notes: list[str] = []
     options = _options(checkpoint, notes, layers_from_weights=layers_from_weights)
@@ -244,11 +232,7 @@ def convert_stories(
 
 
 def save_checkpoint(state: Mapping[str, Any], path: str) -> None:
-    """Write a checkpoint to a temporary file, and rename it to ``path`` when it is complete.
-
-    Raises:
-        UserError: if the checkpoint cannot be written.
-    """
+    """Write a checkpoint to a temporary file, and rename it to ``path`` when it is complete."""
     target = os.path.realpath(path)
     try:
         with partial_path(target) as partial, library_errors():
@@ -430,9 +414,6 @@ def load_story_dictionaries(
         target_file: Path of the dictionary of the stories.
         types: Vocabulary sizes of the model for prompts and for stories, special symbols included.
         checkpoint: Path of the model's checkpoint, for messages.
-
-    Raises:
-        UserError: if a dictionary cannot be read, or has another size.
     """
     files = (source_file, target_file)
     dictionaries = []

@@ -87,10 +87,6 @@ def convert_t5(folder: str, output: str, *, overwrite: bool = False) -> Converte
         output: Folder to write: ``model.pt``, ``dict.txt``, ``sentencepiece.model``,
             ``subwords.json``.
         overwrite: True to replace files of an existing folder.
-
-    Raises:
-        UserError: if ``--arch t5`` cannot compute the model, a file is missing or damaged, or the
-            output cannot be written.
     """
     check_output_folder(output, overwrite=overwrite, reads=folder)
     config = read_config(folder)
@@ -336,10 +332,6 @@ def convert_t5_to_huggingface(
             ``spiece.model``, ``tokenizer_config.json``.
         overwrite: True to replace files of an existing folder.
         state: Content of the checkpoint; None to read it from the file.
-
-    Raises:
-        UserError: if the checkpoint is damaged, if it is not of a T5 that reads only text, if its
-            vocabulary is not in T5's order, or if the output cannot be written.
     """
     path = checkpoint_path(checkpoint)
     check_output_folder(output, overwrite=overwrite, reads=path)

@@ -49,10 +49,6 @@ def t5_dictionary(pieces: bytes, num_rows: int, path: str, notes: list[str]) -> 
         num_rows: Number of rows of the embedding.
         path: Path of the sentencepiece model, for messages.
         notes: List to which a sentence is appended if ``<s>`` takes the row of ``<extra_id_0>``.
-
-    Raises:
-        UserError: if padding, ``</s>`` and ``<unk>`` are not the first three tokens, or there is no
-            row for ``<s>``.
     """
     import sentencepiece
 

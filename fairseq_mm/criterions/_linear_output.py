@@ -84,10 +84,6 @@ def unwrap(model: nn.Module, criterion: str, *, generates: bool = False) -> Base
         model: Model, which may be wrapped.
         criterion: Name of the criterion, for the message.
         generates: True if the criterion generates texts outside of the wrapper's forward pass.
-
-    Raises:
-        UserError: if there is no model of fairseq inside, or it cannot generate because each
-            process has only a part of its weights.
     """
     module: Any = model
     while not isinstance(module, BaseFairseqModel):

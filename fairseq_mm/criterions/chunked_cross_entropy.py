@@ -59,9 +59,6 @@ class ChunkedCrossEntropyCriterion(FairseqCriterion):
 
     Args:
         label_smoothing: Epsilon as in fairseq, which smooths over all types except the target.
-
-    Raises:
-        UserError: if an option is out of its range.
     """
 
     def __init__(
@@ -84,7 +81,6 @@ class ChunkedCrossEntropyCriterion(FairseqCriterion):
         a batch as fairseq's datasets collate it. ``reduce`` must be True.
 
         Raises:
-            UserError: if the logits are not a linear map of the decoder's features.
             ValueError: if ``reduce`` is False.
         """
         if not reduce:

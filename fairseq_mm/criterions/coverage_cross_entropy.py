@@ -66,9 +66,6 @@ class CoverageCrossEntropyCriterion(LabelSmoothedCrossEntropyCriterion):
         """Compute the loss with the coverage term, and the negative log-likelihood without it.
 
         The arguments are the same as in fairseq's ``LabelSmoothedCrossEntropyCriterion``.
-
-        Raises:
-            UserError: if the model returns no coverage loss.
         """
         loss, nll_loss = super().compute_loss(model, net_output, sample, reduce)
         coverage = (net_output[1] or {}).get("coverage_loss")

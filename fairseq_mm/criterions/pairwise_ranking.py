@@ -123,11 +123,7 @@ class PairwiseRankingConfig(FairseqDataclass):
 
 @register_criterion("pairwise_ranking", dataclass=PairwiseRankingConfig)
 class PairwiseRankingCriterion(FairseqCriterion):
-    """Criterion of pairwise ranking, with the options of :class:`PairwiseRankingConfig`.
-
-    Raises:
-        UserError: if an option is out of range.
-    """
+    """Criterion of pairwise ranking, with the options of :class:`PairwiseRankingConfig`."""
 
     def __init__(
         self,
@@ -211,7 +207,6 @@ class PairwiseRankingCriterion(FairseqCriterion):
             reduce: Must be True.
 
         Raises:
-            UserError: if the model embeds no images and sentences.
             ValueError: if ``reduce`` is False.
         """
         if not reduce:

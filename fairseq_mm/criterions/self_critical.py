@@ -106,9 +106,6 @@ class SelfCriticalCriterion(CrossEntropyCriterion):
 
     Attributes:
         update_num: Number of the update, which the task sets; samples depend on it.
-
-    Raises:
-        UserError: if an option is out of range, or the task generates no text.
     """
 
     def __init__(

@@ -113,9 +113,6 @@ class UnlikelihoodCriterion(FairseqCriterion):
 
     At sequence level, only generated tokens that repeat an n-gram have a loss. The arguments are
     explained in :class:`UnlikelihoodConfig`.
-
-    Raises:
-        UserError: if an option is out of its range.
     """
 
     def __init__(
@@ -165,7 +162,6 @@ class UnlikelihoodCriterion(FairseqCriterion):
         a batch as fairseq's datasets collate it. ``reduce`` must be True.
 
         Raises:
-            UserError: if texts must be generated, but the model has no source to generate from.
             ValueError: if ``reduce`` is False.
         """
         if not reduce:

@@ -30,10 +30,6 @@ class SplitText:
         folder: Data folder, whose tokenizer (:class:`.Subwords`) is loaded.
         split: Name of the split. If the folder has ``<split>.unknowns.jsonl``, the words that the
             tokens ``<unk-0>``, ``<unk-1>``, ... of each line stand for are read from this file.
-
-    Raises:
-        UserError: If a file is missing or damaged, or if the text and ``<split>.unknowns.jsonl``
-            have different numbers of lines.
     """
 
     def __init__(self, base: Path, dictionary_path: Path, folder: Folder, split: str) -> None:

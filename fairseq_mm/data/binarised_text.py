@@ -107,9 +107,6 @@ def load_text_pair(
     Returns:
         Dictionary from the path of a text, without ``.bin`` and ``.idx``, to the lines of the text;
         the source is first.
-
-    Raises:
-        UserError: If a file is missing or damaged, a line is empty, or the line counts differ.
     """
     texts = {}
     for language, dictionary in zip(languages, dictionaries):

@@ -83,10 +83,6 @@ def open_source(
         key: Pattern of the ids in the store; ``*`` stands for the id in the source. ``*.jpg``, for
             example, appends a suffix.
         array: Name of the array to read, if the ``.npz`` files of a folder have several arrays.
-
-    Raises:
-        UserError: If there is nothing to import, an argument does not suit this kind of source, or
-            the numbers of rows and ids do not match.
     """
     path = Path(path)
     if key.count("*") != 1:
@@ -133,10 +129,6 @@ def import_features(
 
     Returns:
         The number of imported images or videos.
-
-    Raises:
-        UserError: If the features of an image or video are not finite, are empty, or have another
-            dimension than the first features; the message has the id.
     """
     # reused below: a stream of a compressed archive cannot go back to its beginning cheaply
     first = source.read(0)

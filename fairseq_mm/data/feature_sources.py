@@ -91,10 +91,6 @@ def read_sources(path: str, file: h5py.File, items: int, size: int) -> SourceTab
         file: The store's HDF5 file, opened.
         items: Number of images or videos in the store.
         size: Size of the HDF5 file in bytes.
-
-    Raises:
-        UserError: If only some of the datasets ``source_sizes``, ``source_times`` and
-            ``source_digests`` exist, or a dataset has a wrong shape or dtype.
     """
     table = SourceTable()
     if not any(file.id.links.exists(name.encode()) for name in _MEMBERS):

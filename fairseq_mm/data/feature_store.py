@@ -86,10 +86,6 @@ class FeatureStore:
             checksum of its metadata.
         content_checksum: Checksum of ids and features from the time of writing; empty in stores of
             earlier versions.
-
-    Raises:
-        UserError: If the file is missing, is no feature store, has a newer format, or its datasets
-            do not fit together.
     """
 
     def __init__(
@@ -156,10 +152,6 @@ class FeatureStore:
 
         Returns:
             rows: ``[R, D]``, a new array of the store's dtype.
-
-        Raises:
-            UserError: If the store does not have ``key``, or a feature is not finite. The features
-                are not checked if ``rows_finite`` is True.
         """
         i = self._get_position(key)
         rows = self._read_rows(self._offsets.item(i), self._offsets.item(i + 1))
@@ -346,10 +338,6 @@ class FeatureStores:
     Args:
         stores: Opened stores, at least one.
         ignore_extractors: Accept stores that were made by different extractors.
-
-    Raises:
-        UserError: If two stores have different dimensions, a common id or, without
-            ``ignore_extractors``, different extractors.
     """
 
     def __init__(self, stores: Sequence[FeatureStore], *, ignore_extractors: bool = False) -> None:
@@ -445,10 +433,6 @@ def open_folder_features(
         paths: Value of ``--features``: paths of stores, joined by the system's path separator; None
             for the stores of the folder.
         preload: Keep all features in memory.
-
-    Raises:
-        UserError: If the stores cannot be opened together (see :func:`open_features`), a feature is
-            not finite, or another program has changed a store.
     """
     if paths:
         features = open_features(paths.split(os.pathsep), preload=preload)

@@ -50,10 +50,6 @@ def merge_stores(
 
     Returns:
         The number of images or videos.
-
-    Raises:
-        UserError: If the stores differ in dimension or extractor or share an id, only some stores
-            name their extractor, a shard is missing, or ``out`` exists with other content.
     """
     stores = [_open(path) for path in paths]
     if not ignore_missing_parts:
@@ -91,10 +87,6 @@ def convert_store(
 
     Returns:
         The number of images or videos in the new store.
-
-    Raises:
-        UserError: If an id of ``select`` is not in the store or occurs twice in ``select``, or a
-            value does not fit ``dtype``.
     """
     source = FeatureStores([_open(path)])
     keys = source.ids if select is None else list(select)

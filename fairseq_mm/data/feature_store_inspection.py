@@ -58,10 +58,6 @@ def verify_store(path: str, progress: Progress = iter, *, repair: bool = False) 
         checksum of ids and features; ``has_content_checksum``, True if such a checksum was saved in
         the store; ``has_checksum``, True if the store has a checksum of its metadata; and
         ``is_repaired``, True if this checksum of the metadata was added now.
-
-    Raises:
-        UserError: If the store is damaged, has values that are not finite, was changed since it was
-            written, or cannot be repaired.
     """
 
     def verify() -> dict[str, Any]:

@@ -69,11 +69,6 @@ class FeatureStoreWriter:
 
     Attributes:
         done: Ids of the images or videos in the partial folder.
-
-    Raises:
-        UserError: If the store exists and is not to be overwritten, another process is writing it,
-            or the partial folder was begun with other attributes, another dimension or another
-            dtype.
     """
 
     def __init__(
@@ -290,10 +285,6 @@ class FeatureStoreWriter:
                 dtype.
             source: Record of the file from which the features were computed; None to record
                 nothing.
-
-        Raises:
-            UserError: If the store has the id already, ``rows`` has another dimension or no vector,
-                a value is not finite or becomes infinite in float16, or the disk is full.
         """
         if not self._is_open:
             raise ValueError(f"{self.path}: the writer is closed.")

@@ -120,12 +120,7 @@ _WITH_OPTIONS = ("model_options", "task_options", "task_state")
 
 
 def read_config(folder: str) -> dict[str, Any]:
-    """Read and check ``config.json`` of a model folder.
-
-    Raises:
-        UserError: if the file is missing, is of another program or of a newer version, or has
-            fields of wrong types.
-    """
+    """Read and check ``config.json`` of a model folder."""
     path = _inner_file(folder, CONFIG_FILE)
     if os.path.getsize(path) > _MAX_CONFIG_BYTES:
         raise UserError(f"{path}: must have at most {_MAX_CONFIG_BYTES >> 20} MiB.")
@@ -177,10 +172,6 @@ def read_model_folder(path: str) -> ModelFolder:
 
     Args:
         path: Path of the folder or of its ``model.safetensors``.
-
-    Raises:
-        UserError: if a file is missing, damaged or was changed, a link leads out of the folder, or
-            the package safetensors is not installed.
     """
     folder = path if os.path.isdir(path) else os.path.dirname(path) or os.curdir
     check_links(folder)
@@ -198,9 +189,6 @@ def check_links(folder: str) -> None:
 
     The links of huggingface_hub's cache are accepted: they lead from ``snapshots/REVISION`` to
     files of the same cache.
-
-    Raises:
-        UserError: if a link leads elsewhere, or the folder cannot be read.
     """
     try:
         links = [entry.path for entry in os.scandir(folder) if entry.is_symlink()]
@@ -300,7 +288,6 @@ def write_weights(weights: Mapping[str, Any], folder: str) -> dict[str, Any]:
         tensor that shares its memory with another tensor the name under which it is stored.
 
     Raises:
-        UserError: if a weight is no dense tensor of numbers, or safetensors is not installed.
         OSError: if the file cannot be written.
     """
     library = import_extra("safetensors.torch", extra="hub", purpose="writing a model folder")
@@ -348,9 +335,6 @@ def write_config(config: Mapping[str, Any], folder: str) -> None:
     Args:
         config: Fields of the file except ``format`` and ``format_version``.
         folder: Folder to write to.
-
-    Raises:
-        UserError: if a value is not plain JSON: text, numbers, lists and objects.
     """
     content = {"format": FORMAT, "format_version": FORMAT_VERSION, **config}
     for name, value in content.items():
@@ -380,10 +364,6 @@ def check_plain(value: Any, where: str, *, depth: int = 0) -> None:
     """Check that a value is plain JSON; ``where`` names it in the message.
 
     ``depth`` is the number of lists and objects around the value.
-
-    Raises:
-        UserError: if the value contains an object of another type, an infinite number, a key that
-            is not text, or text that cannot be encoded.
     """
     if depth > _MAX_DEPTH:
         raise UserError(f"`{where[:80]}` is nested more than {_MAX_DEPTH} deep.")

@@ -41,9 +41,6 @@ class MultimodalDataset(FairseqDataset):
             Targets of any length are then accepted.
         seed: Seed of the negatives. Negatives differ between epochs and batches, but a resumed run
             samples the same negatives as an uninterrupted run.
-
-    Raises:
-        UserError: If a key is neither in the feature stores nor in ``missing``.
     """
 
     def __init__(

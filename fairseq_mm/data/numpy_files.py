@@ -128,9 +128,6 @@ class StreamedArray:
     Args:
         path: Path of the ``.npz`` file.
         name: Name of the array.
-
-    Raises:
-        UserError: If the array is damaged, has fewer than two axes or holds Python objects.
     """
 
     def __init__(self, path: Path, name: str) -> None:

@@ -101,9 +101,6 @@ def load_pos_sequences(
         dictionary: Dictionary of the tags.
         sizes: ``[lines]`` number of tokens in each line of the split's text, ``</s>`` included.
         text_path: Path of the split's text, for messages.
-
-    Raises:
-        UserError: If the file is missing, or a line has more or fewer tags than tokens.
     """
     lines = read_tags(path)
     check_line_counts({text_path: len(sizes), path: len(lines)})
@@ -200,9 +197,6 @@ class FolderPosSequences:
             draw: Sample a tag sequence of the training captions for each line, instead of reading
                 the tags of the split.
             seed: Seed of the sampling.
-
-        Raises:
-            UserError: If there are no tags, or a line has more or fewer tags than tokens.
         """
         # the sequences of the split would show a generating model what the references are like
         if draw:

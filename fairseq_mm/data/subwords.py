@@ -63,9 +63,6 @@ class Subwords:
         indexed_oov: Number of dictionary entries ``<unk-0>``, ``<unk-1>``, ...; 0 if the dictionary
             has none.
         where: Dictionary from the name of a file to its path, for messages.
-
-    Raises:
-        UserError: If the kind is unknown, or a file is missing or damaged.
     """
 
     def __init__(

@@ -37,9 +37,6 @@ def import_extra(module: str, *, extra: str, purpose: str) -> ModuleType:
         module: Name of the module, such as ``pycocoevalcap``.
         extra: Name of this package's extra that installs the module, such as ``eval``.
         purpose: Feature that needs the module, for the message.
-
-    Raises:
-        UserError: if the module cannot be imported; the message has the ``pip install`` command.
     """
     try:
         return importlib.import_module(module)

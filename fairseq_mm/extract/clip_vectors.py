@@ -32,10 +32,6 @@ class ClipVectors:
     Attributes:
         identity: Name of the model, SHA-256 of the weights that the vectors depend on, and version
             of the library.
-
-    Raises:
-        UserError: If open_clip is not installed, or the model, its weights or its tokenizer cannot
-            be loaded.
     """
 
     def __init__(

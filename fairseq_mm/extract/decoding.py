@@ -35,9 +35,6 @@ def decode_files(
         files: Images or videos.
         reader: Reader that decodes a file.
         workers: Number of decoding processes; with 0, this process decodes.
-
-    Raises:
-        UserError: If a decoding process was killed.
     """
     if workers < 1:
         for file in files:

@@ -123,10 +123,6 @@ class Extractor:
         identity: Attributes for a feature store that identify the extractor. For videos, they
             include ``frame_rate``, ``stride`` and ``frames_per_clip``, which repeat options of the
             preprocessing in a readable form.
-
-    Raises:
-        UserError: If the device does not exist or cannot decode JPEG files, or the network cannot
-            read inputs of this size.
     """
 
     def __init__(
@@ -210,9 +206,6 @@ class Extractor:
 
         Returns:
             rows: N feature vectors of each image or clip, ``[B, N, D]`` float32; N is 1 for clips.
-
-        Raises:
-            UserError: If the network cannot read inputs of this size, or memory is short.
         """
         with self._errors_of(inputs):
             return self._compute(self._to_device(inputs)).cpu().numpy()
@@ -417,9 +410,6 @@ class Extractor:
 
         Returns:
             The features of each file: ``[N, D]`` float32 of an image, ``[clips, D]`` of a video.
-
-        Raises:
-            UserError: If a file cannot be read; the message names the file.
         """
         reader = self.reader(**options)
         owners: list[int] = []  # index of the file that each input belongs to
@@ -475,9 +465,6 @@ class Extractor:
 
         Returns:
             Features of the clips, and the middle frames.
-
-        Raises:
-            UserError: If the video cannot be read; the message does not name the video.
         """
         images: list[np.ndarray] = []
         # an iterator that is left in the middle would keep the video open
@@ -537,10 +524,6 @@ def build_extractor(
     :class:`Extractor` explains ``device``, ``precision`` and ``decode_on``.
     :class:`.ClipPreprocessing` explains ``frames``, ``stride`` and ``fps``, which are for videos
     only. ``options`` are keyword arguments of :func:`.with_options`, such as ``size``.
-
-    Raises:
-        UserError: If the model does not exist, an option is for videos but the model reads images,
-            or :func:`.build_backbone` raises it.
     """
     if find_family(model).reads == "images":
         clips = {"--frames-per-clip": frames, "--stride": stride, "--fps": fps}
@@ -570,10 +553,6 @@ def build_extractor_from_identity(
             It may also replace published weights if ``identity`` has their digest.
         device: Device of the network.
         reads: Kind of files that the extractor must read, ``images`` or ``videos``.
-
-    Raises:
-        UserError: If ``identity`` lacks an attribute, the extractor reads the other kind of files,
-            or ``weights_file`` is missing, or the weights do not have the digest in ``identity``.
     """
     check_is_recorded(identity, "the checkpoint's features")
     model, preprocessing = str(identity["extractor"]), str(identity["preprocessing"])

@@ -179,10 +179,6 @@ def build_hf(
         config: Config that a feature store records, which replaces the model's folder; ``weights``
             is then required, and the preprocessing of the result has default values. If empty, the
             model's own config and preprocessing are read.
-
-    Raises:
-        UserError: If transformers is not installed, there is no such model, the weights do not fit
-            the model, the model has no images as input, or the preprocessing cannot be recorded.
     """
     transformers = import_extra("transformers", extra="hf", purpose=f"--model {model}")
     source = _find_source(model)
@@ -244,9 +240,6 @@ def split_hub_name(model: str, *, where: str) -> tuple[str, Optional[str]]:
     Args:
         model: Name that the user gave, which is not the path of a folder.
         where: Option and its value, for the message.
-
-    Raises:
-        UserError: If the hub cannot have a model of this name.
     """
     name, _, revision = model.partition("@")
     if not re.fullmatch(r"[\w.-]+(/[\w.-]+)?", name) or name.startswith("."):

@@ -27,9 +27,6 @@ def check_is_recorded(attributes: Mapping[str, object], owner: str) -> None:
     Args:
         attributes: Attributes of an extractor, a feature store or a checkpoint.
         owner: Name of the owner of the attributes for messages, such as the path of a store.
-
-    Raises:
-        UserError: If an attribute is missing; the message names it.
     """
     for name in IDENTITY:
         if name not in attributes:
@@ -50,10 +47,6 @@ def check_same_extractor(
         other: Attributes that are compared with ``recorded``.
         recorded_by: Name of the owner of ``recorded`` in messages, such as the path of a store.
         given_by: Name of the owner of ``other`` in messages.
-
-    Raises:
-        UserError: If an attribute differs or is not recorded; the message names the first such
-            attribute.
     """
     check_is_recorded(recorded, recorded_by)
     check_is_recorded(other, given_by)
@@ -94,9 +87,6 @@ def check_same_weights(
         digest: Digest of the network's weights; empty if the network has none.
         layer: Name of the layer whose output the network returns.
         library: Name and version of the library that built the network.
-
-    Raises:
-        UserError: If the digests or, for a network with a digest, the layers differ.
     """
     if not digest:
         return

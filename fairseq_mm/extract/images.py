@@ -56,10 +56,6 @@ def read_image(image: AnyImage, *, max_pixels: int = MAX_PIXELS) -> Image.Image:
 
     Returns:
         The upright image in mode RGB.
-
-    Raises:
-        UserError: If the image cannot be read; the message has the reason, but not the name of the
-            image.
     """
     try:
         if isinstance(image, np.ndarray):

@@ -63,9 +63,6 @@ class LibraryRows(nn.Module):
 
         Returns:
             rows: ``[B, N, D]`` float32.
-
-        Raises:
-            UserError: If the network returns no pooled vector or, with ``grid``, no grid.
         """
         if self.grid:
             rows = self._get_grid(images)
@@ -173,9 +170,6 @@ def check_preprocessing(
         preprocessing: Record to check.
         library_apply: The library's preprocessing, which maps an image to ``[3, height, width]``.
         owner: Name of the library's preprocessing, for the message.
-
-    Raises:
-        UserError: If the inputs for a test image differ in shape, or by more than roundings.
     """
     for width, height in _TEST_SIZES:
         pixels = np.random.default_rng(width).integers(0, 256, (height, width, 3), dtype=np.uint8)

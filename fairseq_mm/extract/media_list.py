@@ -179,10 +179,6 @@ def list_images(
             of a text or JSONL file takes precedence. In a line with ``images`` or ``videos``, the
             id is not the id of the files.
         kind: Images or videos.
-
-    Raises:
-        UserError: If an input is missing or not understood, two files have one id, or there is no
-            file at all.
     """
     if ids not in ID_FORMS:
         raise UserError(f"`ids` must be one of {', '.join(ID_FORMS)}, but is {ids!r} instead.")
@@ -219,9 +215,6 @@ def list_folder(folder: str) -> tuple[list[MediaFile], list[tuple[str, str]]]:
             folder.
         refused: Path and reason of each subfolder that cannot be read, and of each file whose name
             cannot be an id.
-
-    Raises:
-        UserError: If the folder does not exist, cannot be read or is a file.
     """
     if not os.path.isdir(folder):
         problem = "is a file, but must be a folder" if os.path.exists(folder) else "no such folder"

@@ -92,9 +92,6 @@ def list_models(pattern: str) -> list[str]:
         pattern: Shell pattern, such as ``*resnet*`` or ``timm:vit_small*``; without wildcards, part
             of a name. Names of timm and open_clip match only if the pattern begins with the prefix
             of the library.
-
-    Raises:
-        UserError: If the library of the prefix is not installed, or has no list of models.
     """
     names = []
     if pattern.startswith(TIMM):
@@ -143,10 +140,6 @@ def build_backbone(
         seed: Seed of random weights.
         config: Config of a network of transformers, as a feature store records it; empty to read
             the config of the model's folder.
-
-    Raises:
-        UserError: If the model, the weights or the layer do not exist or do not fit together, or if
-            ``layer`` or ``grid`` is given for a model that does not have this option.
     """
     family = find_family(model)
     layers: dict[str, Any] = {"layer": layer, "grid": grid}

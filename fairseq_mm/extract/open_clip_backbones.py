@@ -98,9 +98,6 @@ def load_open_clip(
         seed: Seed of random weights.
         reads_texts: True if the text encoder is used, too; a file may otherwise lack its weights.
         option: Option of the command line that names the model, for messages.
-
-    Raises:
-        UserError: If open_clip is not installed, or has no such model or weights.
     """
     where = f"{option} {model}"
     open_clip = import_extra("open_clip", extra="clip", purpose=where)
@@ -166,9 +163,6 @@ def build_image_encoder(clip: LoadedClip, model: str, *, grid: bool = False) -> 
         clip: The loaded CLIP model.
         model: Name of the model as the user gave it, for messages.
         grid: Return one feature vector per position of a grid.
-
-    Raises:
-        UserError: If the preprocessing cannot be recorded.
     """
     visual = clip.network.visual
     return Backbone(

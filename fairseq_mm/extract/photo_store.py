@@ -31,9 +31,6 @@ class PhotoStore:
         path: The folder.
         dim: Number of values of an image, ``height * width * 3``.
         dtype: uint8.
-
-    Raises:
-        UserError: If the folder does not exist or has no image.
     """
 
     dtype = np.dtype(np.uint8)

@@ -80,10 +80,6 @@ def extract_to_store(
         show_progress: Show a progress bar.
         shard: Attributes for the store if ``files`` are a shard of a list: ``shard``, such as
             ``2/3``, and ``shard_of``, a digest of the ids of the whole list.
-
-    Raises:
-        UserError: If the folder of ``output`` is missing, the finished store differs from the store
-            to be written, a file has changed since an interrupted run, or no file can be read.
     """
     noun = reader.kind.fields
     folder = os.path.dirname(output)

@@ -91,11 +91,6 @@ class TextEncoder:
             tokenizer would otherwise split the first word differently from later words.
         identity: Name of the model, SHA-256 of its weights up to the layer, and version of the
             library.
-
-    Raises:
-        UserError: If transformers is not installed, the model cannot be loaded, is of another kind
-            or lacks weights, or there is no such layer. :meth:`encode` raises it if the tokenizer
-            does not fit the model, or finds no word in the texts.
     """
 
     def __init__(

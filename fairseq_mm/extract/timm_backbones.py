@@ -77,10 +77,6 @@ def build_timm(
             None for the weights that timm publishes under the name.
         grid: Return one feature vector per position of a grid.
         seed: Seed of random weights.
-
-    Raises:
-        UserError: If timm is not installed, it has no such model or weights, the weights do not fit
-            the model, or the preprocessing of the model cannot be recorded.
     """
     timm = import_extra("timm", extra="timm", purpose=f"--model {model}")
     has_name = weights not in (None, DEFAULT, RANDOM) and not is_file(str(weights))

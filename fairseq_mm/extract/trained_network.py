@@ -142,10 +142,6 @@ def build_trained_network(
             or random weights.
         store: Path of the store, for messages.
         flip: See :class:`TrainedNetwork`.
-
-    Raises:
-        UserError: If the store's network is not a torchvision network of images, the weights are
-            not the store's, or the images of the store differ in size.
     """
     check_is_recorded(identity, store)
     model, recorded = str(identity["extractor"]), str(identity["weights"])
@@ -196,9 +192,6 @@ def freeze_layers_before(network: TrainedNetwork, first: str) -> None:
     Args:
         network: Network to change.
         first: Name in torchvision of the first module that stays trained, such as ``features.7``.
-
-    Raises:
-        UserError: if the network has no parameters in such a module.
     """
     names = [name[len(LAYERS_PREFIX) :] for name, _ in network.named_parameters()]
     # in the order of the modules' definition, which is their order in torchvision's networks

@@ -78,9 +78,6 @@ def recorded_weights(model: str, recorded: str, weights_file: Optional[str]) -> 
         recorded: SHA-256 of a file, ``none:SEED``, or the name of published weights:
             ``torchvision:NAME``, ``open_clip:TAG``, ``timm:TAG`` or ``hf:REVISION``.
         weights_file: Path of the file; required if ``recorded`` is a SHA-256.
-
-    Raises:
-        UserError: If :func:`checked_weights_file` raises it, or ``recorded`` has another format.
     """
     source, _, name = recorded.partition(":")
     if is_digest(recorded):
@@ -143,10 +140,6 @@ def load_state_dict(
         state_dict: Tensors of the file, by name.
         needed: Names of the tensors that the extracted layer depends on; others may be missing.
         origin: Name of the file or of the weights, for messages.
-
-    Raises:
-        UserError: If tensors are missing, unknown to the network, of another shape, or not finite;
-            the message names these tensors.
     """
     own = model.state_dict()
     # batch normalisation reads its count of steps only in training, and older files do not have it

@@ -46,9 +46,6 @@ def typed_option(name: str, value: Any, kind: type) -> Any:
         name: Name of the option, for messages.
         value: Value of the option.
         kind: Type to return: ``bool``, ``int``, ``float`` or ``str``.
-
-    Raises:
-        UserError: if the value is of another type.
     """
     accepted, expected = _ACCEPTED[kind]
     # True is an Integral, but as a beam it is a mistake
@@ -106,9 +103,6 @@ class GenerationConfig:
             ``int8``. In ``int8``, their inputs are rounded to 8 bits as well.
         constraints: Value of each constraint that the task declares in
             ``generation_constraints``, by name.
-
-    Raises:
-        UserError: if a value is out of range, or two values exclude each other.
     """
 
     beam: int = 5
@@ -199,9 +193,6 @@ class GenerationConfig:
                 task's ``default_preset``, or no preset if ``options`` has ``beam`` or ``sampling``.
             **options: Fields of this class, and constraints of the task. They replace values of
                 the defaults and the preset.
-
-        Raises:
-            UserError: if there is no such preset or option, or a value is out of range.
         """
         allowed: Mapping[str, Any] = getattr(task, "generation_constraints", {})
         types = {**_TYPES, **{name: type(value) for name, value in allowed.items()}}

@@ -35,9 +35,6 @@ def find_separator(dictionary: Dictionary, path: str = "the dictionary") -> int:
     """Return the dictionary index of the token that separates the sentences of a story.
 
     ``path`` names the dictionary in the message.
-
-    Raises:
-        UserError: if the dictionary has no separator.
     """
     index = dictionary.index(SEPARATOR)
     if index == dictionary.unk():
@@ -70,10 +67,6 @@ class StoryConstraints:
     Attributes:
         min_length: Number of tokens of the shortest story, with separators and ``</s>``.
         max_length: Number of tokens of the longest story, with separators and ``</s>``.
-
-    Raises:
-        UserError: if a value is out of range, or the dictionary lacks a token that a constraint
-            needs.
     """
 
     def __init__(
@@ -270,9 +263,6 @@ def constrain_search(generator: Any, constraints: StoryConstraints) -> None:
     """Make a generator of fairseq follow the constraints of stories.
 
     The generator is changed in place: its search strategy becomes a :class:`ConstrainedSearch`.
-
-    Raises:
-        UserError: if the models have too few positions for such stories.
     """
     generator.search = ConstrainedSearch(generator.tgt_dict, generator.search, constraints)
     # the constraints have their own n-gram rule, which allows the separator to repeat
@@ -290,9 +280,6 @@ def begin_with(generator: Any, prefix: Optional[Tensor]) -> None:
         generator: Generator that :func:`constrain_search` has changed.
         prefix: [B, p] token indices with which the B stories must begin, right-padded; None for no
             prefix.
-
-    Raises:
-        UserError: if the models have too few positions for such stories.
     """
     search = generator.search
     constraints: StoryConstraints = search.constraints

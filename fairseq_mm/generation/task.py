@@ -58,9 +58,6 @@ def read_typical_p(args: Any, cfg: Any) -> float:
     Args:
         args: Options of generation; their value takes precedence.
         cfg: Config of the task.
-
-    Raises:
-        UserError: if the value is out of range, or the generator does not sample.
     """
     value = getattr(args, "typical_p", None)
     typical_p = float(getattr(cfg, "typical_p", -1.0) if value is None else value)
@@ -145,9 +142,6 @@ class GeneratesText:
             ours: Content of the first checkpoint.
             other: Path of the second checkpoint.
             theirs: Content of the second checkpoint.
-
-        Raises:
-            UserError: if the probabilities of the two models cannot be averaged.
         """
 
     def generator_for(self, models: Any, config: GenerationConfig, *, stream: int = 0) -> Any:
@@ -183,10 +177,6 @@ class GeneratesText:
             allow_unk: True to allow ``<unk>`` in texts; None for the value in the task's config.
             seed: Seed of sampling; None for the value in the task's config.
             stream: Number of the stream of random numbers, see :class:`.SeededSampling`.
-
-        Raises:
-            UserError: if ``unkpen`` is negative, so that it favours ``<unk>``, but ``<unk>`` is not
-                allowed, or if ``typical_p`` is out of range or given without sampling.
         """
         generator = super().build_generator(models, args, *others, **kwargs)  # type: ignore[misc]
         # a scorer has no search to change
@@ -225,9 +215,6 @@ class GeneratesText:
         Args:
             generator: Result of :meth:`build_generator`.
             models: One model, or the models of an ensemble.
-
-        Raises:
-            UserError: if the weights cannot have this type on the device of a model.
         """
         dtype = getattr(generator, "weights_dtype", None)
         models = models if isinstance(models, (list, tuple)) else [models]

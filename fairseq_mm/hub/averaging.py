@@ -23,10 +23,6 @@ def average_weights(checkpoints: Sequence[Checkpoint]) -> dict[str, Tensor]:
 
     Args:
         checkpoints: At least two checkpoints.
-
-    Raises:
-        UserError: if architectures, dictionaries, features, or names and shapes of the weights
-            differ.
     """
     first, *others = checkpoints
     for other in others:
@@ -49,10 +45,6 @@ def write_average(checkpoints: Sequence[Checkpoint], output: str) -> None:
         checkpoints: Checkpoints, see :func:`average_weights`. The options of the new checkpoint are
             the first one's.
         output: Path of the new checkpoint file, which must not exist.
-
-    Raises:
-        UserError: if there is only one checkpoint, they do not fit together, or the file exists or
-            cannot be written.
     """
     first = checkpoints[0]
     if len(checkpoints) < 2:

@@ -60,10 +60,6 @@ def export_checkpoint(
             no dictionary and must have been opened with the data folder of the training.
         output: Folder to write; it must not exist, or be empty.
         scores: Result of ``fairseq-mm score --json`` for the model card.
-
-    Raises:
-        UserError: if the model cannot be built, an option is not plain JSON, or the folder cannot
-            be written.
     """
     check_new_folder(output)
     # before the build, which changes the options of pretrained parts
@@ -83,12 +79,7 @@ def export_checkpoint(
 
 
 def check_new_folder(path: str) -> None:
-    """Check that a folder does not exist or is empty, and that it can be created.
-
-    Raises:
-        UserError: if ``path`` is a file, a folder with files or the current folder, or if its
-            parent folder does not exist.
-    """
+    """Check that a folder does not exist or is empty, and that it can be created."""
     check_parent(path)
     if not os.path.lexists(path):
         return
@@ -241,9 +232,6 @@ def write_checkpoint(path: str, output: str) -> int:
 
     Returns:
         Number of updates of the model's training.
-
-    Raises:
-        UserError: if ``path`` is no model folder, or the file exists or cannot be written.
     """
     if not is_model_folder(path):
         raise UserError(f"{path}: is a checkpoint already; --to-checkpoint is for model folders.")
@@ -285,9 +273,6 @@ def write_checkpoint_content(
         weights: State dict of the model.
         num_updates: Number of updates of the model's training.
         task_state: State that the task saved in the checkpoint.
-
-    Raises:
-        UserError: if the file cannot be written.
     """
     content = checkpoint_of_config(cfg, weights, optimizer="FairseqAdam", num_updates=num_updates)
     content["task_state"] = dict(task_state)

@@ -27,11 +27,7 @@ _KINDS = {
 
 
 def read_scores(path: str) -> dict[str, Any]:
-    """Read a result of ``fairseq-mm score --json``.
-
-    Raises:
-        UserError: if the file is no such result.
-    """
+    """Read a result of ``fairseq-mm score --json``."""
     result = read_json(path)
     scores = result.get("scores") if isinstance(result, dict) else None
     if not isinstance(scores, list) or not scores or not all(map(_is_score, scores)):

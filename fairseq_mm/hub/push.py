@@ -57,9 +57,6 @@ def push_folder(
         private: True to create a private model; an existing model stays as it is.
         revision: Branch to commit to, created if it does not exist (default: main).
         token: Access token (default: the token that huggingface_hub finds).
-
-    Raises:
-        UserError: if the folder is damaged or no model folder, or the upload fails.
     """
     parse_repository(repository)
     check_token(token)

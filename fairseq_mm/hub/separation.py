@@ -48,10 +48,6 @@ def separate_network(checkpoint: Checkpoint, output: str) -> SeparatedModel:
     Args:
         checkpoint: Checkpoint of a training with ``--photos``.
         output: Folder to write; it must not exist, or be empty.
-
-    Raises:
-        UserError: if the checkpoint has no image network, a part is damaged, or the folder cannot
-            be written.
     """
     if not has_network(checkpoint.weights):
         raise UserError(

@@ -24,9 +24,6 @@ def limited_by(weights: Mapping[str, Any]) -> Iterator[None]:
 
     Args:
         weights: State dict of the model.
-
-    Raises:
-        UserError: if the code in the context creates too many or too large tensors.
     """
     # PyTorch before 1.13 cannot observe its functions
     if not hasattr(torch.overrides, "TorchFunctionMode"):

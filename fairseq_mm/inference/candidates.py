@@ -140,9 +140,6 @@ class CandidateWeights:
             ``sentence`` for the sum, as in Kiros et al. 2014. The sum favours short candidates,
             even if they fit the image badly.
         repeat_penalty: Penalty of a repeated content word, a factor from 0 to 1; 1 is no penalty.
-
-    Raises:
-        UserError: if a value is out of range.
     """
 
     translation_weight: float = 1.0
@@ -242,9 +239,6 @@ class StructuredSearch:
         top: Number of captions to return for each image.
         batch_size: Number of candidates per batch; it changes only the speed.
         weights: Weights of cosine and log-probability in a candidate's score.
-
-    Raises:
-        UserError: if a value is out of range.
     """
 
     candidates: int = 1000
@@ -314,9 +308,6 @@ def draw_pairs(counts: "Counter[str]", search: StructuredSearch) -> Draws:
         counts: Number of occurrences in training of each structure, a sequence of part-of-speech
             tags separated by spaces.
         search: Options of the sampling; ``search.conditions`` has the names of the conditions.
-
-    Raises:
-        UserError: if no structure has from ``search.shortest`` to ``search.longest`` tags.
     """
     lengths = {structure: len(structure.split()) for structure in counts}
     chosen = Counter(

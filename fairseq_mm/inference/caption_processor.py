@@ -54,9 +54,6 @@ class CaptionProcessor(Processor[ImageOrFeatures]):
         weights: Path of the extractor's weights file (state dict), see :class:`.MediaReader`.
         embedding: Checkpoint of an embedding model, for captioning models that were trained on its
             vectors. Images are then embedded, with the extractor of the embedding model.
-
-    Raises:
-        UserError: if the captioning models were trained on vectors of another embedding model.
     """
 
     batch_sizes = (100, 100)

@@ -93,11 +93,7 @@ class LoadedModels:
 
     @float32_by_default
     def prepare_for_generation(self) -> None:
-        """Call ``make_generation_fast_`` of the models; they cannot be trained afterwards.
-
-        Raises:
-            UserError: if a model has weights that are not finite.
-        """
+        """Call ``make_generation_fast_`` of the models; they cannot be trained afterwards."""
         for file, model in zip(self.files, self.models):
             if not all(bool(weight.isfinite().all()) for weight in model.parameters()):
                 raise UserError(
@@ -170,10 +166,6 @@ class Checkpoint:
             path: Checkpoint, in the forms of :func:`.checkpoint_file`.
             data: Folder of the training data, to read the dictionary from if the checkpoint has
                 none.
-
-        Raises:
-            UserError: if the file does not exist, is no fairseq checkpoint or cannot be loaded
-                safely, or if the plugin that defines its model is not loaded.
         """
         return cls._read(checkpoint_file(os.fspath(path)), data=data)
 
@@ -188,9 +180,6 @@ class Checkpoint:
                 string joined by ``os.pathsep``.
             data: Folder of the training data, to read the dictionary from if a checkpoint has none.
             command: Subcommand of ``fairseq-mm`` that the models must be meant for; None for any.
-
-        Raises:
-            UserError: if a checkpoint cannot be read, or its model is meant for another subcommand.
         """
         checkpoints = [cls._read(file, data=data) for file in checkpoint_files(path)]
         if command is not None:
@@ -276,11 +265,7 @@ class Checkpoint:
         return kinds.get(self.command, "")
 
     def check_embedding(self) -> None:
-        """Check that the model embeds images and sentences.
-
-        Raises:
-            UserError: if the model generates text.
-        """
+        """Check that the model embeds images and sentences."""
         if not self.is_embedding:
             raise UserError(
                 f"{self.path}: must embed images and sentences (vse_lstm, vse_gru, vse_bow), but "
@@ -288,11 +273,7 @@ class Checkpoint:
             )
 
     def check_generates_alone(self) -> None:
-        """Check that the model generates text without the help of other models or of a data folder.
-
-        Raises:
-            UserError: if the model embeds images and sentences, or reads part-of-speech sequences.
-        """
+        """Check that the model generates text without the help of other models or of a data folder."""
         if self.is_embedding:
             raise UserError(
                 f"{self.path}: embeds images and sentences, and generates no text: fairseq-mm "
@@ -306,11 +287,7 @@ class Checkpoint:
             )
 
     def check_command(self, command: str) -> None:
-        """Check that the model is meant for a subcommand of ``fairseq-mm``.
-
-        Raises:
-            UserError: if the model is meant for another subcommand, which the message names.
-        """
+        """Check that the model is meant for a subcommand of ``fairseq-mm``."""
         if self.command != command:
             of = f"fairseq-mm {self.command}" if self.command else "no subcommand of fairseq-mm"
             raise UserError(
@@ -340,9 +317,6 @@ class Checkpoint:
 
         If the checkpoint has no record, the result has only the dictionaries and subwords of the
         data folder.
-
-        Raises:
-            UserError: if the record is malformed, or there is neither a record nor a data folder.
         """
         if self.has_provenance:
             try:
@@ -420,11 +394,7 @@ class Checkpoint:
         return self.provenance["feature_dim"]
 
     def check_features(self, store: Any) -> None:
-        """Check that a feature store has the same kind of features as the training data.
-
-        Raises:
-            UserError: if dimension or extractor differs; the message names checkpoint and store.
-        """
+        """Check that a feature store has the same kind of features as the training data."""
         check_store_extractor(
             self.extractor,
             self.feature_dim,
@@ -435,11 +405,7 @@ class Checkpoint:
         )
 
     def check_ensemble(self, other: "Checkpoint") -> None:
-        """Check that this model and the model of ``other`` can be an ensemble.
-
-        Raises:
-            UserError: if task, dictionaries, subwords or kind of features differ.
-        """
+        """Check that this model and the model of ``other`` can be an ensemble."""
         if other.task_class is not self.task_class:
             raise UserError(
                 f"{other.path}: was trained with --task {other.task_name}, but {self.path} with "
@@ -473,11 +439,7 @@ class Checkpoint:
         return build_models([self], device)
 
     def build_task(self) -> Any:
-        """Build the task that generates with the model, without a data folder.
-
-        Raises:
-            UserError: if no task can be built from the checkpoint.
-        """
+        """Build the task that generates with the model, without a data folder."""
         if self.task_class is HierarchicalStoryTask and self.feature_dim:
             raise UserError(
                 f"{self.path}: --arch {self.arch} reads images or videos, but was trained with "
@@ -509,9 +471,6 @@ class Checkpoint:
 
         Args:
             task: Task whose ``build_model`` is called, such as the result of :meth:`build_task`.
-
-        Raises:
-            UserError: if the weights do not fit the architecture or the task.
         """
         try:
             check_has_no_network(self.weights)
@@ -566,9 +525,6 @@ def build_models(checkpoints: Sequence[Checkpoint], device: Optional[str] = None
     Args:
         checkpoints: Checkpoint of each model.
         device: ``cpu``, ``cuda``, ``cuda:1``; by default a GPU if there is one.
-
-    Raises:
-        UserError: if a model cannot be built, or two checkpoints do not fit together.
     """
     place = usable_device(device)
     first, *others = checkpoints
@@ -612,11 +568,7 @@ class _TextModelBuilder:
 
 
 def usable_device(name: Optional[str]) -> torch.device:
-    """Return the named device; by default a GPU if there is one, else the CPU.
-
-    Raises:
-        UserError: if there is no such device.
-    """
+    """Return the named device; by default a GPU if there is one, else the CPU."""
     name = name or ("cuda" if torch.cuda.is_available() else "cpu")
     try:
         device = torch.empty(0, device=name).device

@@ -33,10 +33,6 @@ def checkpoint_file(
             downloaded to the cache of huggingface_hub.
         revision: Branch, tag or commit of a model of the hub (default: its main branch).
         token: Access token of the hub (default: the token that huggingface_hub finds).
-
-    Raises:
-        UserError: if the file or the folder does not exist, the folder has no checkpoint, or the
-            model cannot be downloaded.
     """
     if not os.path.lexists(path):
         name = parse_hub_name(path, revision=revision)
@@ -79,10 +75,6 @@ def checkpoint_files(
             joined by ``os.pathsep``.
         revision: Branch, tag or commit of the models of the Hugging Face hub.
         token: Access token of the hub.
-
-    Raises:
-        UserError: if ``path`` is empty, a checkpoint does not exist or cannot be downloaded, or
-            there is a ``revision`` but no model of the hub.
     """
     names = _split(path)
     if not names:
@@ -108,9 +100,6 @@ def download_checkpoints(path: Paths, *, token: Optional[str] = None) -> list[st
 
     Returns:
         The paths; the name of a model of the hub is replaced by the path of the downloaded file.
-
-    Raises:
-        UserError: if a model cannot be downloaded.
     """
     return [
         name
@@ -129,9 +118,6 @@ def with_local_paths(path: str) -> str:
 
     Returns:
         ``path``, in which names of models of the hub are replaced by paths of downloaded files.
-
-    Raises:
-        UserError: if a checkpoint does not exist or cannot be downloaded.
     """
     names = path.split(os.pathsep)
     files = checkpoint_files(names)
@@ -145,9 +131,6 @@ def compute_checkpoint_digest(file: str) -> str:
 
     If ``file`` is the ``model.safetensors`` of a model folder, return the digest of the checkpoint
     from which the folder was exported.
-
-    Raises:
-        UserError: if a file cannot be read.
     """
     if os.path.basename(file) == WEIGHTS_FILE:
         return read_config(os.path.dirname(file) or os.curdir)["checkpoint_sha256"]

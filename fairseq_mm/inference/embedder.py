@@ -41,10 +41,6 @@ def load_embedder(
         weights: Path of the image extractor's weights (state dict). If None, the folder of the
             checkpoint is searched for the file whose digest the checkpoint records.
         device: ``cpu``, ``cuda``, ``cuda:1``; by default a GPU if there is one.
-
-    Raises:
-        UserError: if the checkpoint cannot be loaded, ``path`` names several checkpoints, or the
-            model generates text.
     """
     checkpoints = Checkpoint.open_all(path)
     for checkpoint in checkpoints:
@@ -80,9 +76,6 @@ class Embedder(Picklable, ImageReader):
 
         Returns:
             [n, K] float32 vectors of the n images.
-
-        Raises:
-            UserError: if the extractor cannot be rebuilt, or an image cannot be read.
         """
         images = list_of_several(images, "images")
         return self.embed_features(self.read_all_features(images, **options))
@@ -97,9 +90,6 @@ class Embedder(Picklable, ImageReader):
 
         Returns:
             [n, K] float32 vectors of the n images.
-
-        Raises:
-            UserError: if D differs from the dimension of the training features.
         """
         if not len(features):
             return np.empty((0, self.models[0].embed_dim), dtype=np.float32)
@@ -152,9 +142,6 @@ class Embedder(Picklable, ImageReader):
             attributes: Attributes of the store.
             dim: Dimension of the store's vectors.
             what: Description of the store, for messages.
-
-        Raises:
-            UserError: if another model made the vectors.
         """
         # vectors of two checkpoints have the same shape, but cosines between them mean nothing
         maker = attributes.get("extractor")
@@ -181,10 +168,6 @@ class Embedder(Picklable, ImageReader):
 
         Returns:
             [n, K] float32 vectors of the n texts.
-
-        Raises:
-            UserError: if a text has no words, or a word is not in the model's dictionary; with
-                ``ignore_unknown``, only if no word of a text is in the dictionary.
         """
         dictionary = self.task.target_dictionary
         sentences = []

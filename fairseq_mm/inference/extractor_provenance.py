@@ -27,10 +27,6 @@ def check_recorded(identity: Mapping[str, Any], file: str, *, noun: str) -> None
         identity: Attributes of the extractor, from the checkpoint.
         file: Path of the checkpoint, for messages.
         noun: ``image`` or ``video``, for messages.
-
-    Raises:
-        UserError: if no extractor is recorded, or the model was trained on vectors of an embedding
-            model.
     """
     if identity.get("extractor") == VECTORS_EXTRACTOR:
         raise UserError(
@@ -65,10 +61,6 @@ def find_weights_file(
     Returns:
         ``given`` if it is not None, otherwise the path that was found. None for published weights
         without ``given``, which the extractor downloads.
-
-    Raises:
-        UserError: if no file has the recorded SHA-256, or if ``given`` is not None but only the
-            name of published weights is recorded.
     """
     recorded = str(identity.get("weights"))
     if not is_digest(recorded):
@@ -114,9 +106,6 @@ def check_store_extractor(
         attributes: Attributes of the store.
         dim: Dimension of the store's features.
         path: Path of the store, for messages.
-
-    Raises:
-        UserError: if extractor or dimension differ.
     """
     if dim != feature_dim:
         raise UserError(

@@ -102,9 +102,6 @@ class Generator(Picklable):
         processor: Processor of the task, see :class:`.Processor`.
         max_len: Maximum number of tokens of a text, without ``</s>``, for which all models have
             positions.
-
-    Raises:
-        UserError: if the training of a model has diverged, or the processor has no such option.
     """
 
     # a copy builds its own generator, which holds the copy's models
@@ -143,9 +140,6 @@ class Generator(Picklable):
         Args:
             preset: Name of a preset of the task, whose values replace the defaults.
             **options: Fields of :class:`.GenerationConfig` and constraints of the task.
-
-        Raises:
-            UserError: if an option does not exist, or does not fit the models.
         """
         config = GenerationConfig.of_task(self.task, preset, **options)
         # the first step of a search has one candidate for each token but padding
@@ -217,9 +211,6 @@ class Generator(Picklable):
         Returns:
             For one input, a list of its ``nbest`` hypotheses; for a list of inputs, a list of such
             lists.
-
-        Raises:
-            UserError: if an input cannot be read (the message names it), or an option does not fit.
         """
         config = self.config(preset, **options)
         inputs = _without_iterator(inputs)
@@ -320,9 +311,6 @@ class Generator(Picklable):
         Yields:
             The ``nbest`` hypotheses of each input, in the order of the inputs, as soon as its
             texts and the texts of all earlier inputs are complete.
-
-        Raises:
-            UserError: if options do not fit the models, or a probability is not finite.
         """
         size = self._size_of_batches(batch_size)
         count = len(examples)
@@ -374,9 +362,6 @@ class Generator(Picklable):
 
         Yields:
             Position of an input and its hypotheses, as soon as they are complete.
-
-        Raises:
-            UserError: if a single input does not fit into memory.
         """
         left = {x.position: x for x in inputs}
         while left:
@@ -578,19 +563,11 @@ class Generator(Picklable):
             raise UserError(f"prefix {config.prefix!r}: {error}") from None
 
     def encode(self, text: str) -> torch.Tensor:
-        """Return a text as indices [t] in the target dictionary, with ``</s>``.
-
-        Raises:
-            UserError: if a word is not in the vocabulary.
-        """
+        """Return a text as indices [t] in the target dictionary, with ``</s>``."""
         return self.processor.encode(typed_option("text", text, str))
 
     def decode(self, tokens: Iterable[int]) -> str:
-        """Return the detokenized text of indices in the target dictionary.
-
-        Raises:
-            UserError: if the dictionary has no such index.
-        """
+        """Return the detokenized text of indices in the target dictionary."""
         if isinstance(tokens, torch.Tensor):
             tokens = tokens.tolist()
         listed = _as_list("tokens", tokens, "a list of integers")
@@ -622,10 +599,6 @@ class Generator(Picklable):
 
         Returns:
             A :class:`.Hypothesis` for one text, a list of hypotheses for a list of texts.
-
-        Raises:
-            UserError: if the numbers of texts and inputs differ, or an input or text cannot be
-                read.
         """
         single = isinstance(texts, str)
         listed: list[str] = (
@@ -734,9 +707,6 @@ def build_processor(loaded: LoadedModels, options: dict[str, Any]) -> Processor:
     Args:
         loaded: Models with their task.
         options: Keyword arguments of the processor; None values are left out.
-
-    Raises:
-        UserError: if the processor has no such option.
     """
     named = loaded.task.processor
     if isinstance(named, str):
@@ -776,9 +746,6 @@ def generate_prompts(
 
     Returns:
         The prompts, as :class:`.prompt_processor.Prompt`.
-
-    Raises:
-        UserError: if an option is out of range.
     """
     from fairseq_mm.inference.prompt_processor import Prompt
 

@@ -45,9 +45,6 @@ def parse_hub_name(text: str, *, revision: Optional[str] = None) -> Optional[Hub
     Returns:
         The name. None if ``text`` has another form, is the name of a file, or begins with an
         existing folder and is therefore more likely a wrong path.
-
-    Raises:
-        UserError: if there are two revisions, or ``revision`` is no name of a revision.
     """
     match = _NAME.fullmatch(text)
     if match is None or text.endswith(_ENDINGS):
@@ -64,11 +61,7 @@ def parse_hub_name(text: str, *, revision: Optional[str] = None) -> Optional[Hub
 
 
 def parse_repository(text: str) -> str:
-    """Return ``text`` if it is ``OWNER/NAME``.
-
-    Raises:
-        UserError: if ``text`` has another form.
-    """
+    """Return ``text`` if it is ``OWNER/NAME``."""
     match = _NAME.fullmatch(text)
     if match is None or match[2] is not None:
         raise UserError(f"{text}: must be OWNER/NAME, such as alice/captioner.")
@@ -81,11 +74,7 @@ def import_hub(purpose: str) -> Any:
 
 
 def check_token(token: Optional[str]) -> None:
-    """Check that an access token can be sent; the error message does not show the token.
-
-    Raises:
-        UserError: if the token is no text, is empty, or has white space or non-ASCII characters.
-    """
+    """Check that an access token can be sent; the error message does not show the token."""
     # the HTTP library would show the whole header in its message
     if token is not None and (not isinstance(token, str) or not re.fullmatch(r"[!-~]+", token)):
         raise UserError("`token` must be the text of an access token, without white space.")
@@ -103,10 +92,6 @@ def download_model(name: HubName, *, token: Optional[str] = None) -> str:
 
     Returns:
         Path of the folder in the cache.
-
-    Raises:
-        UserError: if the model does not exist, is no model of this package, or cannot be
-            downloaded.
     """
     from fairseq_mm import __version__
 
@@ -161,9 +146,6 @@ def named_hub_errors(name: str, token: Optional[str], *, unless: str = "") -> It
         name: Name of the model, for messages.
         token: Access token that the user gave; None without a token.
         unless: Beginning of the message if the model is not found, or the hub cannot be reached.
-
-    Raises:
-        UserError: if any exception is raised.
     """
     try:
         yield

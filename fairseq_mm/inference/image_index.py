@@ -91,9 +91,6 @@ def check_same_model(
         extractor: Attributes of the extractor that the checkpoint records.
         path: Path of the index, for messages.
         file: Path of the checkpoint, for messages.
-
-    Raises:
-        UserError: if another checkpoint or another extractor has made the index.
     """
     remedy = (
         "give that checkpoint, or index all images anew: "
@@ -114,11 +111,7 @@ def describe_extractor(identity: Mapping[str, Any]) -> str:
 
 
 def open_index_store(path: str) -> FeatureStore:
-    """Open an index of images as a feature store.
-
-    Raises:
-        UserError: if the file is damaged, or is no index of images.
-    """
+    """Open an index of images as a feature store."""
     try:
         store = FeatureStore(path)
     except UserError as error:
@@ -171,9 +164,6 @@ class ImageIndex:
         path: Path of the index.
         ids: Path of each image, relative to the folder.
         vectors: [images, K] float32 vectors of unit length.
-
-    Raises:
-        UserError: if the index is damaged.
     """
 
     def __init__(
@@ -220,9 +210,6 @@ class ImageIndex:
             checkpoint: See :class:`ImageIndex`.
             weights: See :class:`ImageIndex`.
             device: See :class:`ImageIndex`.
-
-        Raises:
-            UserError: if the folder or its index does not exist, or the index is damaged.
         """
         folder = os.fspath(folder)
         if not os.path.isdir(folder):
@@ -251,12 +238,7 @@ class ImageIndex:
 
     @cached_property
     def embedder(self) -> Embedder:
-        """Embedding model that made the vectors.
-
-        Raises:
-            UserError: if the checkpoint is missing or cannot be loaded, or another checkpoint has
-                made the index.
-        """
+        """Embedding model that made the vectors."""
         if self._checkpoint is None:
             file = find_recorded_checkpoint(self._store)
         else:
@@ -288,9 +270,6 @@ class ImageIndex:
 
         Returns:
             One result for each sentence, with all images if the index has fewer than ``count``.
-
-        Raises:
-            UserError: if the model knows no word of a sentence, or cannot be loaded.
         """
         texts = list_of_several(texts, "texts")
         for text in texts:
@@ -314,9 +293,6 @@ class ImageIndex:
 
         Returns:
             One result for each query image.
-
-        Raises:
-            UserError: if an image cannot be read, or the model cannot be loaded.
         """
         return self.search_vectors(self.embedder.embed_images(images), count)
 
@@ -331,9 +307,6 @@ class ImageIndex:
 
         Returns:
             One result for each vector.
-
-        Raises:
-            UserError: if ``count`` is below 1, or the vectors have another dimension.
         """
         count = typed_option("count", count, int)
         if count < 1:

@@ -112,11 +112,6 @@ def index_folder(
 
     Returns:
         Summary of the index and its changes.
-
-    Raises:
-        UserError: if the folder has no image that can be read, the index was made with another
-            checkpoint or extractor, ``rebuild`` has no ``checkpoint``, or the index cannot be
-            written.
     """
     folder = os.fspath(folder)
     files, refused = list_folder(folder)
@@ -363,9 +358,6 @@ class _Run:
         Args:
             writer: Writer of the index, which has the vectors of the new and changed files.
             failures: Path of each file that cannot be read, with the reason.
-
-        Raises:
-            UserError: if the index would be empty.
         """
         before = set() if self.old is None else set(self.old.ids)
         read = set(writer.done) - self.plan.kept.keys()

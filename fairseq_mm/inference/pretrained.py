@@ -41,10 +41,6 @@ def from_checkpoints(
         device: ``cpu``, ``cuda``, ``cuda:1``; by default a GPU if there is one.
         kind: Kind that the result must have: ``generator``, ``embedder`` or ``captioner``; None for
             any kind.
-
-    Raises:
-        UserError: if a model cannot be built, two models do not fit together, an argument is for
-            another kind of model, or the result has another kind than ``kind``.
     """
     first = checkpoints[0]
     has_structures = first.reads_structure and embedding is not None and data is not None
@@ -91,11 +87,7 @@ def _refuse(kind: str, **arguments: Any) -> None:
 
 
 def load_prompt_generator(path: Paths, *, device: Optional[str] = None) -> Generator:
-    """Load a language model that generates prompts.
-
-    Raises:
-        UserError: if the checkpoint cannot be loaded, or its model is no language model.
-    """
+    """Load a language model that generates prompts."""
     loaded = load_models(path, device=device)
     if not loaded.are_language_models:
         raise UserError(

@@ -58,11 +58,7 @@ class Decoded(NamedTuple):
 
 
 def read_field(record: Mapping[str, Any], name: str, kind: type = str) -> Any:
-    """Return the field ``name`` of the JSON object ``record``; its type must be ``kind``.
-
-    Raises:
-        UserError: if the field is missing or has another type.
-    """
+    """Return the field ``name`` of the JSON object ``record``; its type must be ``kind``."""
     value = record.get(name)
     if not isinstance(value, kind):
         found = "is missing" if value is None else f"is {type(value).__name__}"
@@ -128,9 +124,6 @@ class Processor(Generic[Input]):
         Args:
             record: JSON object without its ``id``.
             folder: Folder that paths in the object are relative to.
-
-        Raises:
-            UserError: if a field is missing, or of another type.
         """
         raise NotImplementedError
 
@@ -181,11 +174,7 @@ class Processor(Generic[Input]):
         return collate(rows, pad=self.dictionary.pad(), start=start, source_pad=self.source_pad)
 
     def encode(self, text: str) -> torch.Tensor:
-        """Return a text as indices [t] in the target dictionary, with ``</s>``.
-
-        Raises:
-            UserError: if a word is not in the vocabulary.
-        """
+        """Return a text as indices [t] in the target dictionary, with ``</s>``."""
         # not fairseq's encode_line: it would add unknown words to the dictionary
         end = torch.tensor([self.dictionary.eos()])
         return torch.cat([encode_words(self.dictionary, self.tokenize(text)), end])

@@ -90,10 +90,6 @@ class PromptProcessor(Processor[Union[str, Prompt, None]]):
             text: Detokenized prompt, or words separated by spaces as in WritingPrompts.
             truncate: True to cut off words for which the models have no positions; False to refuse
                 such a prompt.
-
-        Raises:
-            UserError: if the prompt is empty or too long, if none of its words is in the
-                vocabulary, or if the models are language models.
         """
         file = self.loaded.files[0]
         if not isinstance(text, str):

@@ -69,9 +69,6 @@ class PromptRanking:
         """Sample at most ``distractors`` prompts that differ from the prompt ``example``.
 
         The sample depends on the seed and on ``index``, the index of the prompt.
-
-        Raises:
-            UserError: if there is no other prompt.
         """
         own = set(_get_parts(example))
         others = [other for parts, other in self.prompts.items() if own.isdisjoint(parts)]
@@ -104,9 +101,6 @@ class PromptRanking:
         Returns:
             The stories in descending order of :attr:`RankedStory.margin`; equal margins keep the
             order of ``hypotheses``.
-
-        Raises:
-            UserError: if there is no other prompt.
         """
         conditions = [example, *self.draw_others(example, index)]
         targets = [torch.tensor(story.tokens) for story in hypotheses]

@@ -42,9 +42,6 @@ def list_of_several(values: Any, name: str) -> list[Any]:
     Args:
         values: Value of the argument ``name``.
         name: Name of the argument, for messages.
-
-    Raises:
-        UserError: if ``values`` is a single image or text, or is not iterable.
     """
     # a string is iterable, too: "dog.jpg" would be read as seven images
     is_one = isinstance(values, (str, bytes, os.PathLike, Image.Image)) or hasattr(values, "read")
@@ -85,12 +82,7 @@ class MediaReader:
 
     @cached_property
     def extractor(self) -> Extractor:
-        """Extractor of the models' training features.
-
-        Raises:
-            UserError: if the checkpoints do not record the extractor, or its weights are missing or
-                differ from the recorded ones.
-        """
+        """Extractor of the models' training features."""
         file = self.files[0]
         check_recorded(self.identity, file, noun=self.noun)
         try:
@@ -122,9 +114,6 @@ class MediaReader:
             attributes: Attributes of the store.
             dim: Dimension of the store's features.
             path: Path of the store, for messages.
-
-        Raises:
-            UserError: if extractor or dimension differ.
         """
         check_store_extractor(
             self.identity,
@@ -247,9 +236,6 @@ class ImageReader(MediaReader):
         """Return the features [N, D] float32 of each image, in the order of the images.
 
         The keyword options are the same as in :meth:`read_features`.
-
-        Raises:
-            UserError: if an image cannot be read; the message names the first such image.
         """
         features = []
         for number, rows in enumerate(self.read_features(images, **options)):
@@ -261,11 +247,7 @@ class ImageReader(MediaReader):
         return features
 
     def check_dimension(self, features: np.ndarray, position: int) -> None:
-        """Check the shape of the features of the image at ``position`` in the list.
-
-        Raises:
-            UserError: if the shape is not [N, D] with the D of the training features, or N is 0.
-        """
+        """Check the shape of the features of the image at ``position`` in the list."""
         if features.ndim != 2 or features.shape[1] != self.feature_dim or not len(features):
             raise UserError(
                 f"features of image {position} must be [rows, {self.feature_dim}], but are "
@@ -280,9 +262,6 @@ class VideoReader(MediaReader):
         reads_video: False if the models read only transcripts.
         max_frames: Maximum number of clips of a video; each clip has one feature vector. Further
             clips are not read.
-
-    Raises:
-        UserError: if weights of the feature extractor are given, but the models read no video.
     """
 
     noun = "video"
@@ -301,9 +280,6 @@ class VideoReader(MediaReader):
 
         Args:
             option: Name of the option that needs such models, for the message.
-
-        Raises:
-            UserError: if the models read no video.
         """
         if not self.reads_video:
             raise UserError(f"{option} is for models of videos, but {self.name} reads none.")
@@ -341,10 +317,6 @@ class VideoReader(MediaReader):
 
         Returns:
             Features of the clips, and with ``num_images`` some of their frames.
-
-        Raises:
-            UserError: if the extractor cannot be rebuilt, or the video cannot be read; the message
-                does not name the video.
         """
         size = batch_size or (8 if self.device.type == "cpu" else 64)
         return self.extractor.first_clips(video, self.max_frames, batch_size=size, **options)

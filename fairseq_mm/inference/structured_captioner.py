@@ -105,9 +105,6 @@ class StructuredCaptioner(Picklable):
             part-of-speech tags separated by spaces.
         language_model: n-gram model, whose method ``log_probs(sentences)`` returns the natural
             log-probabilities [n] of n sentences, their ends included.
-
-    Raises:
-        UserError: if the decoder was trained on other vectors, or lacks a tag.
     """
 
     def __init__(
@@ -170,10 +167,6 @@ class StructuredCaptioner(Picklable):
 
         Returns:
             The best captions of each image, in the order of the images.
-
-        Raises:
-            UserError: if the embedding model's extractor cannot be rebuilt, or an image cannot be
-                read.
         """
         images = list_of_several(images, "images")
         known = {item.name for item in dataclasses.fields(StructuredSearch)}
@@ -204,11 +197,6 @@ class StructuredCaptioner(Picklable):
 
         Yields:
             The captions of each image, in the order of the images.
-
-        Raises:
-            UserError: if D differs from the dimension of the embedding model's training features,
-                or if no tag sequence of a training caption has a length between
-                ``search.shortest`` and ``search.longest``.
         """
         if not features:
             return

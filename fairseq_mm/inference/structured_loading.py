@@ -54,9 +54,6 @@ def load_structured_captioner(
         weights: Path of the image extractor's weights (state dict). If None, the folder of the
             embedding model is searched for the file whose digest the checkpoint records.
         device: ``cpu``, ``cuda``, ``cuda:1``; by default a GPU if there is one.
-
-    Raises:
-        UserError: if a file is missing, or two files do not fit together.
     """
     for checkpoint in checkpoints:
         if not checkpoint.reads_structure:

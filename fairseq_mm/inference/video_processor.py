@@ -73,10 +73,6 @@ class TranscriptEncoder:
             text: Transcript; None for "transcript not available".
             tokenizer: Name in ``TOKENIZERS`` of the normalisation before the text is split into
                 subwords; None for the normalisation of the training data.
-
-        Raises:
-            UserError: if the text is empty, has a control symbol of fairseq, or has no word in the
-                dictionary.
         """
         if text is not None and not isinstance(text, str):
             raise UserError(f"`transcript` must be a string, but is a {type(text).__name__}.")
@@ -201,11 +197,7 @@ class VideoProcessor(Processor[AnyInput]):
                 )
 
     def _split_input(self, value: AnyInput) -> tuple[Any, Union[str, Transcript, None]]:
-        """Return video and transcript of an input; None for a missing video or transcript.
-
-        Raises:
-            UserError: if a video or transcript is missing, or is given but not read by the models.
-        """
+        """Return video and transcript of an input; None for a missing video or transcript."""
         name = f"{self.loaded.files[0]}: --arch {self.loaded.architectures[0]}"
         if not isinstance(value, Mapping):
             value = {"video" if self.reader.reads_video else "transcript": value}  # type: ignore[misc]

@@ -100,10 +100,6 @@ class VisualStoryProcessor(Processor[ImageSequence]):
             position: Position of the sequence in the list of inputs, for messages.
             features: R feature vectors [R, D] of each image; None for a missing image, which
                 becomes R vectors of zeros.
-
-        Raises:
-            UserError: if there are not five images, all are missing, or features have another shape
-                than in training.
         """
         check_sequence(features)
         R, D = self.rows_per_image, self.reader.feature_dim
@@ -141,11 +137,7 @@ def _describe_image(image: Any, place: int) -> str:
 
 
 def check_sequence(images: Sequence[Any]) -> None:
-    """Check that an image sequence has five elements, and that at least one is not None.
-
-    Raises:
-        UserError: if the sequence is no list, has another length, or has no image.
-    """
+    """Check that an image sequence has five elements, and that at least one is not None."""
     if isinstance(images, (str, bytes)) or not isinstance(images, Sequence):
         raise UserError(
             f"an image sequence must be a list of {NUM_IMAGES} images, but is a "

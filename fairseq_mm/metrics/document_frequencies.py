@@ -72,9 +72,6 @@ def write_frequencies(
         documents: Number of all documents.
         spell: Function from a word to its text.
         texts: Digest of the texts, see :func:`digest_texts`.
-
-    Raises:
-        UserError: if the file cannot be written.
     """
     numbers: dict[Hashable, int] = {}
     rows = np.full((len(frequencies), MAX_ORDER), -1, dtype=np.int32)
@@ -106,9 +103,6 @@ def read_frequencies(
         split: Name of the split.
         find: Function from the texts of words to the words.
         texts: Digest that the file must have, see :func:`digest_texts`.
-
-    Raises:
-        UserError: if the file is missing or damaged, or was counted from other texts.
     """
     path = frequencies_path(data, split)
     hint = f"run {COMMAND} {data}" + ("" if split == "train" else f" --split {split}")

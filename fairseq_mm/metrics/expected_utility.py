@@ -32,9 +32,6 @@ def expected_utilities(texts: Sequence[str], utility: str) -> list[float]:
         utility: ``bleu`` for BLEU-4 of a single text, see :func:`.smoothed_bleu`; ``rouge_l``;
             ``meteor``; or ``cider`` for CIDEr-D, whose document frequencies are counted in the N
             texts.
-
-    Raises:
-        UserError: if the utility is METEOR and pycocoevalcap is missing.
     """
     tokens = [ptb_tokenize(text) for text in texts]
     # a text that was sampled several times has the same utility each time

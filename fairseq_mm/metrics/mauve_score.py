@@ -24,9 +24,6 @@ def mauve_score(people: np.ndarray, system: np.ndarray) -> float:
     Args:
         people: ``[N, D]`` vectors of texts that people wrote.
         system: ``[M, D]`` vectors of generated texts.
-
-    Raises:
-        UserError: if the package is missing, N or M is below 20, or the clustering fails.
     """
     mauve = import_extra("mauve", extra="mauve", purpose="--metrics mauve")
     if min(len(people), len(system)) < MIN_TEXTS:

@@ -26,11 +26,7 @@ class Job(NamedTuple):
 
 
 def read_rewards(text: str) -> dict[str, float]:
-    """Read the option ``--rewards``, such as ``cider=1,bleu=0.5``; a weight of 1 may be left out.
-
-    Raises:
-        UserError: if a reward does not exist or is given twice, or a weight is no positive number.
-    """
+    """Read the option ``--rewards``, such as ``cider=1,bleu=0.5``; a weight of 1 may be left out."""
     rewards: dict[str, float] = {}
     for part in text.split(","):
         name, sign, value = part.strip().partition("=")

@@ -111,9 +111,6 @@ def fit_bart_weights(model: nn.Module, weights: Weights, arch: str) -> None:
         model: The VG-BART; not changed.
         weights: Weights of a VG-BART or a text-only BART by name.
         arch: Name of the model's architecture, for messages.
-
-    Raises:
-        UserError: if layer sizes or the vocabulary differ from those of ``model``.
     """
     own = model.state_dict()
     expected, backbone = bart_backbone(own), bart_backbone(weights)
@@ -156,11 +153,7 @@ def _check_vocabulary(own: Weights, weights: Weights, model: Any) -> None:
 
 
 def check_t5_weights(model: nn.Module, weights: Weights) -> None:
-    """Check that a checkpoint's weights have the layer sizes of ``model``, which is a T5 or VG-T5.
-
-    Raises:
-        UserError: if the weights belong to another model than T5, or to a T5 of other sizes.
-    """
+    """Check that a checkpoint's weights have the layer sizes of ``model``, which is a T5 or VG-T5."""
     backbone, expected = t5_backbone(weights), t5_backbone(model.state_dict())
     if backbone is None:
         raise UserError(

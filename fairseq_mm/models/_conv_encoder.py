@@ -73,9 +73,6 @@ class ConvEncoder(BatchFirstEncoder):
             A dict of lists of one tensor: ``keys`` [B, S, embed_dim], the projected output of the
                 last layer, zero at padding; ``values`` [B, S, embed_dim], the scaled sum of keys
                 and input embeddings; ``padding_mask`` [B, S] bool, True at padding.
-
-        Raises:
-            UserError: if a prompt has more tokens than the model has positions.
         """
         if src_tokens.size(1) > self.max_positions():
             raise UserError(

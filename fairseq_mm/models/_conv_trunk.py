@@ -288,9 +288,6 @@ class ConvTrunk(nn.Module):
 
         ``source`` is the encoder's output; None for a language model. Attention weights are
         appended to the lists of ``trace``, unless it is None.
-
-        Raises:
-            UserError: if a text has more tokens than the model has positions.
         """
         self._check_length(tokens.size(1))
         embedding = self.dropout(self.embedding(tokens))  # [B, T, E]

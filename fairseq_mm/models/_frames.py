@@ -18,11 +18,7 @@ class FramePositions(nn.Module):
         nn.init.normal_(self.table.weight, std=0.1)
 
     def forward(self, x: Tensor, padding_mask: Tensor) -> Tensor:
-        """Add position embeddings to x [B, M, D]; ``padding_mask`` [B, M] is True at padding.
-
-        Raises:
-            UserError: if a video has more frames than there are positions.
-        """
+        """Add position embeddings to x [B, M, D]; ``padding_mask`` [B, M] is True at padding."""
         # Counted over real frames, so that padding before or between frames shifts no position.
         numbers = (~padding_mask).long().cumsum(dim=1)
         limit = self.table.num_embeddings

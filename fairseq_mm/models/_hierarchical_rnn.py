@@ -144,9 +144,6 @@ def build_hierarchical_rnn(
     """Build the encoder and the decoder of a recurrent model.
 
     ``fuses`` is True if the encoder has a cross fusion block, which fuses words and frames.
-
-    Raises:
-        UserError: if an option is out of range.
     """
     check_sizes(HierarchicalRnnConfig, cfg)
     fusion = CrossFusion(2 * cfg.encoder_hidden_dim, task.feature_dim) if fuses else None

@@ -70,12 +70,7 @@ class HierarchicalTransformerEncoder(TwoSourceEncoder):
     def encode(
         self, tokens: Tensor, features: Tensor, text_padding: Tensor, video_padding: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """Encode tokens [B, S] and frames [B, M, D], see :meth:`TwoSourceEncoder.encode`.
-
-        Raises:
-            UserError: if a transcript has more tokens, or a video more frames, than the model has
-                positions.
-        """
+        """Encode tokens [B, S] and frames [B, M, D], see :meth:`TwoSourceEncoder.encode`."""
         limit = self.max_positions()
         # The first comparison is free; the second waits for a GPU and is only needed for a long
         # batch.
@@ -212,10 +207,6 @@ def check_transformer(config: type, cfg: Any, task: Any) -> None:
         config: Dataclass of the model; its fields are the options to check.
         cfg: Config with the values of these options.
         task: Task, whose dictionaries and ``max_frames`` are checked.
-
-    Raises:
-        UserError: if an option is out of range, the dictionaries of transcripts and summaries
-            differ, or videos may have more frames than the model has positions.
     """
     check_sizes(config, cfg, heads={"attention_heads": "embed_dim"})
     if task.source_dictionary != task.target_dictionary:

@@ -80,9 +80,6 @@ class ImageVectors(nn.Module):
         rows_per_image: Number of regions per image: 1, or the number of positions of a grid.
         non_local: True to apply a non-local block to the grid before the mean is computed.
         non_local_norm: True for batch normalisation in the non-local block.
-
-    Raises:
-        UserError: if ``non_local`` is True, but an image has only one region.
     """
 
     def __init__(
@@ -117,9 +114,6 @@ class ImageVectors(nn.Module):
         Returns:
             Grids [B, 5, R, D] float32, zero at missing images, and a mask [B, 5], True at missing
                 images.
-
-        Raises:
-            UserError: if there are not five images of ``rows_per_image`` regions each.
         """
         if features.size(1) != NUM_IMAGES * self.rows_per_image:
             raise UserError(

@@ -37,9 +37,6 @@ def check_sizes(
         may_be_zero: Names of sizes and counts that may be 0; all others must be 1 or more.
         heads: Dict from the name of a field with a number of heads to the name of the field with
             the size that this number must divide.
-
-    Raises:
-        UserError: if a value is out of range; the message names the option.
     """
     # A checkpoint that is older than an option has a config without its field.
     own = [name for name in config.__dataclass_fields__ if hasattr(cfg, name)]  # type: ignore[attr-defined]
@@ -73,9 +70,6 @@ def parse_layers(text: str, option: str) -> list[tuple[int, int]]:
     Args:
         text: Value of the option.
         option: Name of the option, for messages.
-
-    Raises:
-        UserError: if the text is no list of such pairs, or the list is empty.
     """
     layers = _parse(text, option, _LAYERS)
     if not isinstance(layers, list) or not layers:
@@ -96,9 +90,6 @@ def parse_flags(text: str, option: str, num_layers: int) -> list[bool]:
         text: Value of the option: True or False for all layers, or a list of flags.
         option: Name of the option, for messages.
         num_layers: Number of layers.
-
-    Raises:
-        UserError: if the text is neither a flag nor a list of ``num_layers`` flags.
     """
     flags = _parse(str(text), option, _FLAGS)
     if isinstance(flags, bool):
@@ -119,9 +110,6 @@ def parse_flag(text: str, option: str) -> bool:
     Args:
         text: Value of the option.
         option: Name of the option, for messages.
-
-    Raises:
-        UserError: if the text is neither True nor False.
     """
     flag = _parse(str(text), option, "True or False")
     if not isinstance(flag, bool):

@@ -40,11 +40,7 @@ def encode_json(content: Any) -> Tensor:
 
 
 def decode_json(state: Tensor) -> Any:
-    """Decode the tensor that :func:`encode_json` returned.
-
-    Raises:
-        UserError: if the tensor contains no JSON.
-    """
+    """Decode the tensor that :func:`encode_json` returned."""
     # a tensor of another layout may be far larger than the file that it comes from
     if not isinstance(state, Tensor) or state.dim() != 1 or not state.is_contiguous():
         raise UserError("what a checkpoint carries of its data must be a row of numbers.")
@@ -141,9 +137,6 @@ class Provenance(nn.Module):
 
         Args:
             state: Record of the checkpoint, encoded by :func:`encode_json`.
-
-        Raises:
-            UserError: if dictionaries, features, subwords or extractors differ.
         """
         saved = decode_provenance(state)
         is_pair = self.source_words is not None
@@ -247,7 +240,6 @@ def decode_provenance(state: Tensor) -> dict[str, Any]:
         ``max_frames``.
 
     Raises:
-        UserError: if a value has the wrong type.
         KeyError: if ``words``, ``extractor`` or ``feature_dim`` is missing, as in checkpoints of
             earlier versions.
     """

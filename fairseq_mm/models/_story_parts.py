@@ -52,9 +52,6 @@ def build_parts(options: Any, source_dictionary: Any, target_dictionary: Any) ->
         options: Object with the attributes that ``PART_OPTIONS`` lists.
         source_dictionary: Dictionary of the prompts.
         target_dictionary: Dictionary of the stories.
-
-    Raises:
-        UserError: if an option has an unusable value.
     """
     _check_positive(options, "encoder_embed_dim")
     if options.encoder_embed_dim != options.decoder_embed_dim:
@@ -82,9 +79,6 @@ def build_trunk(options: Any, dictionary: Any, *, has_source: bool = True) -> Co
         options: Object with the attributes that ``PART_OPTIONS`` lists for the decoder.
         dictionary: Dictionary of the texts that the model writes.
         has_source: False for a language model, which attends to no prompt.
-
-    Raises:
-        UserError: if an option has an unusable value.
     """
     for name in ("decoder_embed_dim", "decoder_out_embed_dim"):
         _check_positive(options, name)
@@ -174,9 +168,6 @@ def find_pretrained(path: str, data: Optional[str]) -> str:
 
     Returns:
         Path of the file.
-
-    Raises:
-        UserError: if neither folder has the file.
     """
     folders = ["", *([] if not data else data.split(os.pathsep)[:1])]
     for folder in folders:
@@ -196,10 +187,6 @@ def load_pretrained(file: str, model_class: type, provenance: Provenance) -> dic
 
     Returns:
         A dict with ``options``, the result of :func:`part_options`, and ``model``, the state dict.
-
-    Raises:
-        UserError: if the file is no checkpoint, or the model has another architecture, is a fusion
-            model itself, or was trained with other dictionaries.
     """
     try:
         state = load_checkpoint(file)

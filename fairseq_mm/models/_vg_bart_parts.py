@@ -117,10 +117,6 @@ class VgBartEncoder(TransformerEncoder):
                 no fusions; ``video_padding_mask`` [B, M] bool, empty if all frames are attended to;
                 ``rows``, the index of the example of each row (beam), empty until
                 :meth:`reorder_encoder_out` is called.
-
-        Raises:
-            UserError: if a transcript has more tokens than the model has positions, or features are
-                missing or have a wrong dimension.
         """
         if src_tokens.size(1) > self.max_positions():
             raise UserError(

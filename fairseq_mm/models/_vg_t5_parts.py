@@ -86,9 +86,6 @@ class VgT5Encoder(T5Encoder):
             The dict of :meth:`T5Encoder.forward` with two more lists: ``video`` [B, M, D], empty if
                 the decoder has no fusions, and ``video_padding_mask`` [B, M] bool, empty if all
                 frames are attended to.
-
-        Raises:
-            UserError: if features are missing or have a wrong dimension.
         """
         video, mask = self.video(features, padding_mask, self.embedding.weight.dtype)
         encoder_out = self._encode(src_tokens, (video, mask, trace))

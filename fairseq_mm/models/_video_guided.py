@@ -101,9 +101,6 @@ def check_video_guided(cfg: Any, *, video_dim: int) -> None:
         cfg: Config with the fields of :class:`VideoGuidedConfig` and the numbers of layers of BART
             or T5, ``encoder_layers`` and ``decoder_layers``.
         video_dim: Dimension of the features; 0 if the task has no features.
-
-    Raises:
-        UserError: if an option has an unusable value, or the task has no features.
     """
     heads = {"fusion_heads": "fusion_dim"} if str(cfg.fusion) == "multi_head" else {}
     numeric = {
@@ -271,9 +268,6 @@ class VideoReader(nn.Module):
         Returns:
             Encoded frames [B, M, D], and their padding mask [B, M]; None instead of the mask if
             padding is attended to.
-
-        Raises:
-            UserError: if ``features`` is None or has another dimension than the module.
         """
         if features is None:
             raise UserError("a batch has no features of videos, which this --arch reads.")

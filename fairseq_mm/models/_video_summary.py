@@ -203,9 +203,6 @@ class VideoSummaryModel(LoadStateDictMixin, FairseqEncoderDecoderModel):
 
         See :meth:`TwoSourceEncoder.forward` for the transcript and the video, and
         :func:`attention_extra` for the dict.
-
-        Raises:
-            UserError: if ``features`` or ``padding_mask`` is None.
         """
         if features is None or padding_mask is None:
             raise UserError(

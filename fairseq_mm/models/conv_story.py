@@ -171,11 +171,7 @@ class ConvStoryModel(LoadStateDictMixin, FairseqEncoderDecoderModel):
 
     @classmethod
     def build_model(cls, cfg: Any, task: Any) -> "ConvStoryModel":
-        """Build the model of a config.
-
-        Raises:
-            UserError: if an option has an unusable value.
-        """
+        """Build the model of a config."""
         _check_fixed_options(cfg)
         is_fusion = parse_flag(cfg.pretrained, "--pretrained")
         path = cfg.pretrained_checkpoint or ""
@@ -229,10 +225,6 @@ class ConvStoryModel(LoadStateDictMixin, FairseqEncoderDecoderModel):
         """Compute logits [B, T, V] from prompts [B, S] and stories [B, T].
 
         The second result is None.
-
-        Raises:
-            UserError: if a fusion's pretrained checkpoint could not be loaded, or a text has more
-                tokens than the model has positions.
         """
         self._check_frozen()
         return self.decoder(prev_output_tokens, self.encoder(src_tokens, src_lengths))
@@ -248,9 +240,6 @@ class ConvStoryModel(LoadStateDictMixin, FairseqEncoderDecoderModel):
         Args:
             weights: Weights of the trained model by name.
             file: Path of the trained model's checkpoint, for messages.
-
-        Raises:
-            UserError: if the weights do not fit the frozen part.
         """
         try:
             copy_weights(self.encoder.frozen, weights, "encoder.")
@@ -264,9 +253,6 @@ class ConvStoryModel(LoadStateDictMixin, FairseqEncoderDecoderModel):
         """Prepare a fusion model for a checkpoint whose frozen model has other options.
 
         The frozen model is rebuilt with the options that ``state_dict`` records.
-
-        Raises:
-            UserError: if the weights belong to fairseq's ``fconv_self_att``, not to this model.
         """
         super().upgrade_state_dict_named(state_dict, name)
         if "encoder.encoder.embed_tokens.weight" in state_dict:
@@ -306,11 +292,7 @@ class ConvStoryModel(LoadStateDictMixin, FairseqEncoderDecoderModel):
         self._set_frozen()
 
     def max_positions(self) -> tuple[int, int]:
-        """Return the maximum lengths of prompt and story in tokens, end tokens included.
-
-        Raises:
-            UserError: if a fusion's pretrained checkpoint could not be loaded.
-        """
+        """Return the maximum lengths of prompt and story in tokens, end tokens included."""
         # fairseq's trainer asks for this after it has loaded a checkpoint and before the first step
         self._check_frozen()
         return self.encoder.max_positions(), self.decoder.max_positions()

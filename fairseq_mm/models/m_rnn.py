@@ -187,9 +187,6 @@ class MRnnEncoder(BatchFirstEncoder):
         ``padding_mask`` is [B, N] bool, True at padding, and False at least once in each row.
         Returns a dict with ``image``, a list of one tensor [B, D]. With ``keeps_regions``, the
         tensor is [B, N, D], and the dict also has ``padding_mask``.
-
-        Raises:
-            UserError: if ``keeps_regions`` and ``refuses_one_region`` are True and N is 1.
         """
         if self.keeps_regions:
             if self.refuses_one_region and features.size(1) == 1:

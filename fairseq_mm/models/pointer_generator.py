@@ -251,11 +251,7 @@ class PointerGeneratorModel(LoadStateDictMixin, FairseqEncoderDecoderModel):
 
     @classmethod
     def build_model(cls, cfg: PointerGeneratorConfig, task: Any) -> "PointerGeneratorModel":
-        """Build the model of a config.
-
-        Raises:
-            UserError: if source and summary have different dictionaries, or a size is not positive.
-        """
+        """Build the model of a config."""
         dictionary = task.target_dictionary
         if task.source_dictionary.symbols != dictionary.symbols:
             raise UserError(

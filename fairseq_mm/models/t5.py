@@ -78,10 +78,6 @@ def check_t5_options(config: type, cfg: Any, task: Any) -> None:
         config: Dataclass of the model; its fields are the options to check.
         cfg: Config with the values of these options.
         task: Task, whose dictionaries are checked.
-
-    Raises:
-        UserError: if an option has an unusable value, or source and target have different
-            dictionaries.
     """
     check_sizes(config, cfg)
     # Half of the buckets serve each direction, and half of each hold one distance each.
@@ -158,11 +154,7 @@ class T5Model(LoadStateDictMixin, FairseqEncoderDecoderModel):
         return self.decoder(prev_output_tokens, self.encoder(src_tokens, src_lengths))
 
     def upgrade_state_dict_named(self, state_dict: dict[str, Tensor], name: str) -> None:
-        """Check that a checkpoint's weights belong to a T5 with the sizes of this model.
-
-        Raises:
-            UserError: if the weights belong to another model, or to a T5 of other sizes.
-        """
+        """Check that a checkpoint's weights belong to a T5 with the sizes of this model."""
         check_t5_weights(self, state_dict)
         super().upgrade_state_dict_named(state_dict, name)
 

@@ -98,10 +98,6 @@ class RegionEncoder(BatchFirstEncoder):
         Returns:
             A dict of lists of one tensor: ``regions`` [B, N, C] of C channels, ``padding_mask``
                 [B, N], and ``item`` [B], the index of each row's image.
-
-        Raises:
-            UserError: if the model was trained on grids and the features are pooled, or the model
-                was trained on pooled features and the features are grids.
         """
         self._check_regions(features.size(1))
         regions = features.to(self.proj.weight.dtype)

@@ -141,12 +141,7 @@ class VgBartModel(LoadStateDictMixin, BARTModel):
 
     @classmethod
     def build_model(cls, cfg: Any, task: Any) -> "VgBartModel":
-        """Build the model of a config.
-
-        Raises:
-            UserError: if an option has an unusable value, or transcripts and summaries have
-                different dictionaries.
-        """
+        """Build the model of a config."""
         # For messages: complete_video_guided() returns a plain Namespace without the name.
         arch = getattr(cfg, "_name", None) or "vg_bart"
         cfg = complete_video_guided(VgBartConfig, cfg)
@@ -206,11 +201,7 @@ class VgBartModel(LoadStateDictMixin, BARTModel):
         # examples.
 
     def upgrade_state_dict_named(self, state_dict: dict[str, Tensor], name: str) -> None:
-        """Convert weights of a text-only BART, or of stock fairseq, so that they fit this model.
-
-        Raises:
-            UserError: if layer sizes or the vocabulary differ from this model's.
-        """
+        """Convert weights of a text-only BART, or of stock fairseq, so that they fit this model."""
         fit_bart_weights(self, state_dict, self.arch)
         super().upgrade_state_dict_named(state_dict, name)
 

@@ -97,12 +97,7 @@ class VgT5Model(LoadStateDictMixin, FairseqEncoderDecoderModel):
 
     @classmethod
     def build_model(cls, cfg: Any, task: Any) -> "VgT5Model":
-        """Build the model of a config.
-
-        Raises:
-            UserError: if an option has an unusable value, or transcripts and summaries have
-                different dictionaries.
-        """
+        """Build the model of a config."""
         check_t5_options(T5Config, cfg, task)
         video_dim = getattr(task, "feature_dim", 0)
         cfg = _completed(cfg)
@@ -141,9 +136,6 @@ class VgT5Model(LoadStateDictMixin, FairseqEncoderDecoderModel):
         """Add the parameters of the video fusion to the weights of a text-only T5.
 
         Weights of a VG-T5 do not change.
-
-        Raises:
-            UserError: if the weights belong to another model than T5, or to a T5 of other sizes.
         """
         check_t5_weights(self, state_dict)
         add_missing_t5_weights(self, state_dict)

@@ -233,12 +233,7 @@ class VseModel(LoadStateDictMixin, BaseFairseqModel):
 
     @classmethod
     def build_model(cls, cfg: VseConfig, task: Any) -> "VseModel":
-        """Build the model of a config.
-
-        Raises:
-            UserError: if an option is out of range, the file of word vectors cannot be used, or
-                ``--image-pooling gpo`` is given, but each image has only one region.
-        """
+        """Build the model of a config."""
         check_sizes(VseConfig, cfg)
         encoder = SentenceEncoder(task.target_dictionary, cfg)
         if cfg.word_vectors:
@@ -289,9 +284,6 @@ class VseModel(LoadStateDictMixin, BaseFairseqModel):
         """Compute embeddings of the images and of the sentences of a batch, [B, embed_dim] each.
 
         See :meth:`embed_images` and :meth:`embed_sentences` for the arguments.
-
-        Raises:
-            UserError: if ``tokens`` is None, as with criteria for models that generate text.
         """
         if tokens is None:
             raise UserError(

@@ -162,10 +162,6 @@ def pack_weights(model: nn.Module, dtype: str = "float32") -> None:
     Args:
         model: Model in evaluation mode, which is not trained afterwards.
         dtype: Type of the packed weights: ``float32``, ``bfloat16`` or ``int8``.
-
-    Raises:
-        UserError: if ``dtype`` is not ``float32``, and the model is on another device than a CPU or
-            PyTorch cannot pack weights of this dtype.
     """
     if dtype != "float32":
         devices = {weight.device.type for weight in model.parameters()} - {"cpu"}

@@ -92,9 +92,6 @@ def estimate_kneser_ney(lines: Iterable[Sequence[str]], *, order: int = 3) -> Ng
         lines: Words of each sentence, without ``<s>`` and ``</s>``; iterated once. A sentence
             without words counts as an empty sentence.
         order: Number of words in the longest n-grams.
-
-    Raises:
-        UserError: If there are no lines, a line has ``<s>`` or ``</s>``, or the order is below 1.
     """
     if order < 1:
         raise UserError(f"`order` must be at least 1, but is {order} instead.")

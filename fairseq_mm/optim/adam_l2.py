@@ -58,11 +58,7 @@ class AdamL2Config(FairseqDataclass):
 
 @register_optimizer("adam_l2", dataclass=AdamL2Config)
 class FairseqAdamL2(FairseqAdam):
-    """fairseq optimizer for Adam with L2 regularisation.
-
-    Raises:
-        UserError: if an option is out of range.
-    """
+    """fairseq optimizer for Adam with L2 regularisation."""
 
     def __init__(self, cfg: AdamL2Config, params: Any) -> None:
         # FairseqAdam's own __init__ would build AdamW

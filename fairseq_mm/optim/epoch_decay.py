@@ -37,9 +37,6 @@ class EpochDecay(FairseqLRScheduler):
     In epoch e, counted from 1, the rate is ``lr * decay_factor ** ((e - 1) // decay_epochs)``.
     The scheduler has no state to save: fairseq calls :meth:`step_begin_epoch` before the first
     update of an epoch, also in a resumed run.
-
-    Raises:
-        UserError: if an option is out of range.
     """
 
     def __init__(self, cfg: EpochDecayConfig, optimizer: Any) -> None:

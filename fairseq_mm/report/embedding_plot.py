@@ -43,9 +43,6 @@ def plot_section(points: Sequence[PlotPoint], variance_shares: Sequence[float]) 
     Args:
         points: Words and images.
         variance_shares: Share of the vectors' variance along each of the two axes, 0 to 1.
-
-    Raises:
-        UserError: If there are no points, or a coordinate is not finite.
     """
     if not points:
         raise UserError("there are no words or images to plot.")

@@ -66,9 +66,6 @@ def draw(
         width: Width in inches of 72 pixels.
         height: Height in inches of 72 pixels.
         label: Description for screen readers, for a figure in a page; None for an SVG file.
-
-    Raises:
-        UserError: If matplotlib is missing.
     """
     stream = io.BytesIO()
     with _drawn(plot, width, height) as (figure, titles):
@@ -134,12 +131,7 @@ _PNG_DPI = 300  # dots per inch that journals ask for
 
 
 def check_figures_folder(folder: str) -> None:
-    """Check that figures can be written into ``folder``, which need not exist.
-
-    Raises:
-        UserError: If ``folder`` is a file, its parent folder does not exist, or matplotlib is
-            missing.
-    """
+    """Check that figures can be written into ``folder``, which need not exist."""
     if os.path.exists(folder) and not os.path.isdir(folder):
         raise UserError(f"--figures {folder}: must be a folder, but is a file.")
     around = os.path.dirname(os.path.abspath(folder))
@@ -157,9 +149,6 @@ def write_figures(folder: str, charts: Sequence[Chart]) -> list[str]:
 
     Returns:
         Names of the files.
-
-    Raises:
-        UserError: If a file cannot be written, or matplotlib is missing.
     """
     names = []
     try:

@@ -54,19 +54,12 @@ def section(heading: str, template: str, *scripts: str, **values: Any) -> Sectio
         template: Name of the template file in ``templates/``, or its absolute path.
         *scripts: Names of scripts in ``templates/`` that the section needs.
         **values: Values of the template's variables, by name.
-
-    Raises:
-        UserError: If jinja2 is missing.
     """
     return Section(heading, render(template, **values), scripts)
 
 
 def render(template: str, **values: Any) -> str:
-    """Return the HTML of a template, in which all values are escaped.
-
-    Raises:
-        UserError: If jinja2 is missing.
-    """
+    """Return the HTML of a template, in which all values are escaped."""
     return _environment().get_template(template).render(**values)
 
 
@@ -95,11 +88,7 @@ def render_page(
 
 
 def write_page(path: Path, page: str) -> None:
-    """Write the HTML document ``page`` to a file, which appears only when it is complete.
-
-    Raises:
-        UserError: If the file cannot be written.
-    """
+    """Write the HTML document ``page`` to a file, which appears only when it is complete."""
     # a lone surrogate, which broken JSON may contain, cannot be encoded in UTF-8
     with output_file(path, errors="replace") as file:
         file.write(page)

@@ -9,11 +9,7 @@ from fairseq_mm.extract.media_list import MediaFile, by_any_key, list_images
 
 
 def read_listed(image: MediaFile) -> Image.Image:
-    """Read an image that :func:`fairseq_mm.extract.media_list.list_images` has listed, with PIL.
-
-    Raises:
-        UserError: If the file cannot be read as an image; the message names it.
-    """
+    """Read an image that :func:`fairseq_mm.extract.media_list.list_images` has listed, with PIL."""
     try:
         return read_image(image)
     except UserError as error:
@@ -34,9 +30,6 @@ class Thumbnails:
     Args:
         inputs: Folders, image files and archives, as for ``fairseq-mm extract``.
         side: Maximum length of the longer side in pixels.
-
-    Raises:
-        UserError: If an input has no images.
     """
 
     def __init__(self, inputs: list[str], side: int) -> None:

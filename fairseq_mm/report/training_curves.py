@@ -36,9 +36,6 @@ def read_training_log(path: Path) -> Curves:
     Returns nested dicts: ``curves[metric][subset][update]`` is a value, where ``subset`` is
     ``train`` or the name of a validation set. If a resumed run has logged an update twice, the
     later values are used.
-
-    Raises:
-        UserError: If the file cannot be read, or has no line with values.
     """
     try:
         text = path.read_text(encoding="utf-8", errors="replace")

@@ -44,9 +44,6 @@ def video_times(video: MediaFile, num_rows: int, attributes: Mapping[str, Any]) 
         video: Video file.
         num_rows: Number of the video's feature vectors, one per frame or clip.
         attributes: Attributes of the feature store.
-
-    Raises:
-        UserError: If the file is no video, or has no frame; the message names it.
     """
     stride = _number(attributes.get("stride"))
     rate = _number(attributes.get("frame_rate"))

@@ -38,9 +38,6 @@ def embed_image(image: MediaFile, side: int) -> EmbeddedImage:
     Args:
         image: Listed image file.
         side: Maximum length of the longer side in pixels; a larger image is reduced.
-
-    Raises:
-        UserError: If the file cannot be read as an image; the message names it.
     """
     pixels = read_listed(image)
     return EmbeddedImage(jpeg_uri(pixels, side=side), *pixels.size)

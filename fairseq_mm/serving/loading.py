@@ -42,9 +42,6 @@ def load_systems(
 
     Yields:
         One system per element of ``names``, in order.
-
-    Raises:
-        UserError: if a checkpoint cannot be loaded or served.
     """
     for path in weights:
         if not os.path.isfile(path):
@@ -83,9 +80,6 @@ def load_indexes(
 
     Yields:
         One system per folder, in order.
-
-    Raises:
-        UserError: if a folder has no index, or an index or its embedding model cannot be loaded.
     """
     place = str(usable_device(device))
     for name, folder in names:

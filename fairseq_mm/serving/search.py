@@ -24,9 +24,6 @@ class SearchSystem:
         name: Name on the page and in the API.
         index: Index of the folder.
         limits: Maximum sizes and times of requests.
-
-    Raises:
-        UserError: if the embedding model of the index cannot be loaded.
     """
 
     kind = "search"

@@ -22,11 +22,7 @@ _SENDING = 5.0
 
 
 def is_loopback(host: str) -> bool:
-    """Return True if all addresses of a host are loopback addresses.
-
-    Raises:
-        UserError: if the host has no address.
-    """
+    """Return True if all addresses of a host are loopback addresses."""
     try:
         found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError):
@@ -35,11 +31,7 @@ def is_loopback(host: str) -> bool:
 
 
 def open_port(host: str, port: int) -> socket.socket:
-    """Open the port on which the server listens; 0 means any free port.
-
-    Raises:
-        UserError: if the port cannot be opened, or the host is no address of this machine.
-    """
+    """Open the port on which the server listens; 0 means any free port."""
     try:
         family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         return socket.create_server(address, family=family, backlog=128)
@@ -51,11 +43,7 @@ def open_port(host: str, port: int) -> socket.socket:
 
 @contextlib.contextmanager
 def own_temporary_folder() -> Iterator[str]:
-    """Context in which this process writes its temporary files to a folder, which is then removed.
-
-    Raises:
-        UserError: if the folder cannot be created.
-    """
+    """Context in which this process writes its temporary files to a folder, which is then removed."""
     before = tempfile.tempdir
     try:
         holder = tempfile.TemporaryDirectory(prefix="fairseq-mm-serve-")
@@ -117,9 +105,6 @@ def run(server: Server, listener: socket.socket, *, host: str) -> None:
         server: Web application.
         listener: Open port.
         host: Host name in the address that is printed.
-
-    Raises:
-        UserError: if no temporary folder can be created.
     """
     name = f"[{host}]" if ":" in host else host
     http = HttpServer(server, f"http://{name}:{listener.getsockname()[1]}/")

@@ -87,9 +87,6 @@ class System(Protocol):
             queries: Queries with the same options.
             watch: Function that is called at every step of a generation. If it raises an exception,
                 the generation ends with it.
-
-        Raises:
-            UserError: if an option does not fit the model.
         """
 
     def clean(self, error: UserError) -> UserError:
@@ -184,9 +181,6 @@ class TextSystem(System):
         Args:
             options: Fields of :class:`.GenerationConfig`, constraints of the task, ``preset`` and,
                 for summaries, ``tokenizer``.
-
-        Raises:
-            UserError: if an option does not exist, does not fit the models or exceeds a limit.
         """
         key = json.dumps(options, sort_keys=True)
         if key not in self._choices:

@@ -58,10 +58,6 @@ def check_best_checkpoint_metric(cfg: Any, measures: Mapping[str, Measure], text
         cfg: Config of the task, with the option ``eval_gen``.
         measures: Metrics that the task computes in addition to BLEU and CIDEr, by name.
         texts: Name of the generated texts in messages, such as "captions".
-
-    Raises:
-        UserError: if the metric is not computed, or if ``--maximize-best-checkpoint-metric`` is
-            missing, so that fairseq would keep the checkpoint with the lowest score.
     """
     metric = getattr(cfg, "best_checkpoint_metric", None) or ""
     known = (*_BLEU_AND_CIDER, *measures)
@@ -93,9 +89,6 @@ class GeneratedTextScores:
         tokenize: Function from a text to the tokens that are compared.
         measures: Metrics to compute in addition to BLEU and CIDEr, by name; each is a function from
             the tokens of a hypothesis and of its references to a score.
-
-    Raises:
-        UserError: if an item of the split has no references.
     """
 
     def __init__(

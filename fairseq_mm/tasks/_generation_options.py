@@ -33,9 +33,6 @@ def read_generation_options(text: str, name: str) -> dict[str, Any]:
     Args:
         text: JSON object with some of ``SEARCH_OPTIONS``, such as ``{"beam": 3}``.
         name: Name of the command-line argument, for messages.
-
-    Raises:
-        UserError: if the text is no JSON object, or an option does not exist or has another type.
     """
     try:
         options = parse_object(text, name)
@@ -69,9 +66,6 @@ def check_search(args: Any, *, reads_only_text: bool = False) -> None:
     Args:
         args: Some or all of fairseq's generation options.
         reads_only_text: True if the model reads neither images nor videos.
-
-    Raises:
-        UserError: if an option is refused; the message names it.
     """
     # args of validation has only the options that were given, hence getattr with fairseq's defaults
     if getattr(args, "constraints", None):
@@ -125,9 +119,6 @@ def explain_failed_search(
         generator: Sequence generator that raised the error.
         models: Models of the ensemble.
         text: Name of a generated text in messages, such as "caption".
-
-    Raises:
-        UserError: if the minimum length exceeds the maximum, or weights or scores are not finite.
     """
     if "min_len" in str(error):
         raise UserError(

@@ -65,9 +65,6 @@ def check_photo_options(cfg: Any) -> None:
 
     Args:
         cfg: Config of the task.
-
-    Raises:
-        UserError: if an option is out of range, or is given without the options that it needs.
     """
     if not getattr(cfg, "photos", None):
         for name, option in PhotoOptions.__dataclass_fields__.items():
@@ -181,9 +178,6 @@ def step_with_scaled_network(optimizer: Any, parameters: Sequence[Tensor], scale
 def find_master_parameters(optimizer: Any, parameters: Sequence[Tensor]) -> list[Tensor]:
     """Return the tensors that a step changes: the parameters, or their float32 copies with
     ``--fp16`` and ``--bf16``.
-
-    Raises:
-        UserError: if the optimizer does not have the parameters, as with ``fully_sharded``.
     """
     # FP16Optimizer alone has copies: a list of tensors, or one flat tensor for each device
     copies = getattr(optimizer, "fp32_params", None)

@@ -35,10 +35,6 @@ def check_best_ranking(cfg: Any, *, is_ranking: bool) -> None:
     Args:
         cfg: Config of the task.
         is_ranking: True if the model embeds images and sentences.
-
-    Raises:
-        UserError: if the metric is not computed, if ``--maximize-best-checkpoint-metric`` does not
-            suit the metric, or if ``--eval-gen`` is given for a model that generates no text.
     """
     metric = getattr(cfg, "best_checkpoint_metric", None) or ""
     maximizes = bool(getattr(cfg, "maximize_best_checkpoint_metric", False))
@@ -124,9 +120,6 @@ def embed_split(
         sentences: [S, K] float32 vectors of the sentences, in the order of
             ``dataset.ordered_indices()``.
         items: [S] index in ``images`` of each sentence's image.
-
-    Raises:
-        UserError: if an embedding is not finite.
     """
     order = dataset.ordered_indices()  # sorted by length, for less padding
     lines = dataset.lines[order]

@@ -155,9 +155,6 @@ class HierarchicalStoryTask(GenerationTask):
 
         ``from_checkpoint`` is True if the weights of the model are loaded from a checkpoint
         afterwards.
-
-        Raises:
-            UserError: if the architecture has no encoder that reads a prompt.
         """
         model = super().build_model(cfg, from_checkpoint)
         if not isinstance(model, FairseqEncoderDecoderModel):
@@ -174,9 +171,6 @@ class HierarchicalStoryTask(GenerationTask):
 
         ``min_len`` is an option of ``args``. Its default is 150, or less if ``max_len_b`` or the
         models' positions allow fewer words.
-
-        Raises:
-            UserError: if an option is not supported.
         """
         if getattr(args, "constraints", None):
             raise UserError("--constraints: this task takes none.")
@@ -217,12 +211,7 @@ class HierarchicalStoryTask(GenerationTask):
     def load_dataset(
         self, split: str, combine: Optional[bool] = None, task_cfg: Any = None, **kwargs: Any
     ) -> None:
-        """Load a split; see :meth:`GenerationTask.load_dataset`.
-
-        Raises:
-            UserError: if files are missing or do not fit together, or a text is empty or longer
-                than the model's positions.
-        """
+        """Load a split; see :meth:`GenerationTask.load_dataset`."""
         cfg = self.cfg
         if task_cfg is not None:  # checkpoints of earlier versions have no task state
             self.load_state_dict(

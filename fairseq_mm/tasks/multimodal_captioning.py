@@ -147,11 +147,7 @@ class MultimodalCaptioningTask(MultimodalTask):
 
     @property
     def structure_dictionary(self) -> Dictionary:
-        """Dictionary of the part-of-speech tags.
-
-        Raises:
-            UserError: if the data folder has no tags.
-        """
+        """Dictionary of the part-of-speech tags."""
         if self.pos_sequences is None:
             self.pos_sequences = FolderPosSequences(self.cfg.data)
         return self.pos_sequences.dictionary
@@ -168,11 +164,7 @@ class MultimodalCaptioningTask(MultimodalTask):
     def load_dataset(
         self, split: str, combine: Optional[bool] = None, task_cfg: Any = None, **kwargs: Any
     ) -> None:
-        """Load a split; see :meth:`GenerationTask.load_dataset`.
-
-        Raises:
-            UserError: if files are missing or do not fit together.
-        """
+        """Load a split; see :meth:`GenerationTask.load_dataset`."""
         assert self.features is not None  # only a task of from_provenance has none
         visual_path = os.path.join(self.cfg.data, f"{split}.visual_ids")
         text_path = os.path.join(self.cfg.data, split)
@@ -236,11 +228,7 @@ class MultimodalCaptioningTask(MultimodalTask):
         return self.photos
 
     def build_image_network(self) -> Any:
-        """Build the image network of ``--image-network`` for training.
-
-        Raises:
-            UserError: if the network did not make the features, or cannot be trained.
-        """
+        """Build the image network of ``--image-network`` for training."""
         from fairseq_mm.extract.trained_network import build_trained_network, freeze_layers_before
 
         assert self.features is not None
@@ -342,12 +330,7 @@ class MultimodalCaptioningTask(MultimodalTask):
         return criterion
 
     def build_generator(self, models: Any, args: Any, *others: Any, **kwargs: Any) -> Any:
-        """Build the generator of captions.
-
-        Raises:
-            UserError: if an option is not supported, a model generates no text, or only some of the
-                models read part-of-speech sequences.
-        """
+        """Build the generator of captions."""
         if any(hasattr(model, "embed_sentences") for model in models):
             raise UserError(
                 f"the model embeds images and sentences, and generates no {self.text_names[1]}: "
@@ -368,9 +351,6 @@ class MultimodalCaptioningTask(MultimodalTask):
             vectors: [V, dim] float32 vectors of the V entries of the dictionary, zeros for an entry
                 without vector.
             is_found: [V] bool, True if the file has a vector of the entry.
-
-        Raises:
-            UserError: if the file does not fit the dictionary or ``dim``.
         """
         word_vectors = read_word_vectors(path, self.dictionary.symbols, dim=dim)
         words = word_vectors.is_found[self.dictionary.nspecial :]
@@ -381,9 +361,6 @@ class MultimodalCaptioningTask(MultimodalTask):
         """Return the tokens of ``--prefix-words`` for each row of the batch ``sample``, [B, words].
 
         The result is None if the option is not given.
-
-        Raises:
-            UserError: if a word is not in the dictionary, or is a special symbol of fairseq.
         """
         if not self.cfg.prefix_words:
             return None
@@ -437,11 +414,7 @@ class MultimodalCaptioningTask(MultimodalTask):
         return loss, sample_size, logging_output
 
     def get_interactive_tokens_and_lengths(self, lines: list[str], encode_fn: Any) -> Any:
-        """Refuse ``fairseq-interactive``, which calls this method and reads no images.
-
-        Raises:
-            UserError: always.
-        """
+        """Refuse ``fairseq-interactive``, which calls this method and reads no images."""
         raise UserError(
             f"fairseq-interactive reads lines of text, and {self.text_names[1]} are of images: "
             "use fairseq-mm caption or fairseq-mm tell."

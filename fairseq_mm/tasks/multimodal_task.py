@@ -212,10 +212,6 @@ class GenerationTask(GeneratesText, FairseqTask):
         """Leave out examples with more tokens than the model has positions.
 
         The arguments and the result are the same as in ``FairseqTask.filter_indices_by_size``.
-
-        Raises:
-            UserError: if a text is too long and fairseq does not skip such texts, or if all texts
-                are too long.
         """
         # fairseq raises a plain Exception with a traceback, or trains on nothing
         _, too_long = dataset.filter_indices_by_size(indices, max_positions)
@@ -279,11 +275,7 @@ class GenerationTask(GeneratesText, FairseqTask):
         return explaining_failed_compilation() if self.cfg.compile else contextlib.nullcontext()
 
     def build_model(self, cfg: Any, from_checkpoint: bool = False) -> Any:
-        """Build the model of a config, and with ``--compile`` compile it for training.
-
-        Raises:
-            UserError: if PyTorch cannot compile models.
-        """
+        """Build the model of a config, and with ``--compile`` compile it for training."""
         model = super().build_model(cfg, from_checkpoint)
         if self.cfg.compile and not from_checkpoint:
             compile_model(model)
@@ -299,10 +291,6 @@ class GenerationTask(GeneratesText, FairseqTask):
             beam: Number of texts per input; 1 for greedy search.
             sampling: True to sample texts; False for greedy search.
             text: JSON object of generation options, the value of ``--sample-args``.
-
-        Raises:
-            UserError: if an option is none of ``POLICY_OPTIONS``, which limit the lengths of texts,
-                or the task has a prefix of words.
         """
         options = read_generation_options(text, "--sample-args")
         for name in options:
@@ -359,10 +347,6 @@ class GenerationTask(GeneratesText, FairseqTask):
 
         The arguments and the result are the same as in ``FairseqTask.inference_step``. If
         ``prefix_tokens`` is None, :meth:`get_prefix` determines the prefix.
-
-        Raises:
-            UserError: if weights or scores are not finite, or the minimum length exceeds the
-                maximum.
         """
         if prefix_tokens is None:
             prefix_tokens = self.get_prefix(sample)
@@ -397,11 +381,7 @@ class GenerationTask(GeneratesText, FairseqTask):
 
     @contextlib.contextmanager
     def searching(self, generator: Any, models: list[Any]) -> Iterator[None]:
-        """Explain why a search for texts in a ``with`` block fails.
-
-        Raises:
-            UserError: see :meth:`inference_step`.
-        """
+        """Explain why a search for texts in a ``with`` block fails."""
         try:
             with without_cudnn_attention():
                 yield
@@ -525,9 +505,6 @@ class MultimodalTask(GenerationTask):
             Path of the references, and a dictionary from the id of an item to its references. If
             the folder has only the binarised texts of ``fairseq-preprocess``, the binarised targets
             are the references.
-
-        Raises:
-            UserError: if the folder has neither references nor binarised targets.
         """
         path = os.path.join(self.cfg.data, f"{split}.references.jsonl")
         binarised = None
@@ -539,11 +516,7 @@ class MultimodalTask(GenerationTask):
         return binarised.path, binarised.texts
 
     def build_validation(self, model: Any) -> None:
-        """Build the generator for validation by generated text if ``--eval-gen`` is given.
-
-        Raises:
-            UserError: if an option of ``--eval-gen-args`` does not exist.
-        """
+        """Build the generator for validation by generated text if ``--eval-gen`` is given."""
         if self.cfg.eval_gen:
             options = read_generation_options(self.cfg.eval_gen_args, "--eval-gen-args")
             self.sequence_generator = self.build_generator(

@@ -160,9 +160,6 @@ class VideoSummarizationTask(MultimodalTask):
         tokenizer: Name of the normalisation of the text before it is split into subwords, see
             ``transcript_text.py``; None if unknown.
         reads_video: True if the model reads videos; None until a model is built.
-
-    Raises:
-        UserError: if an option is out of range.
     """
 
     command = "summarize"
@@ -228,10 +225,6 @@ class VideoSummarizationTask(MultimodalTask):
 
         ``subwords`` is the dict returned by ``Subwords.to_state``, or None if words are not split
         into subwords. ``max_frames`` is the number of frames at which videos are truncated.
-
-        Raises:
-            UserError: if transcripts and summaries have different dictionaries, or ``max_frames``
-                is below 1.
         """
         if source_words is not None and source_words != words:
             raise UserError("transcripts and summaries must have one dictionary, but have two.")
@@ -255,9 +248,6 @@ class VideoSummarizationTask(MultimodalTask):
             ours: Contents of the first checkpoint, with the state of its task (``task_state``).
             other: Path of the second checkpoint.
             theirs: Contents of the second checkpoint.
-
-        Raises:
-            UserError: if the values of ``--source-ends`` differ.
         """
         ends = [(state.get("task_state") or {}).get("source_ends") for state in (ours, theirs)]
         if ends[0] != ends[1]:
@@ -320,11 +310,6 @@ class VideoSummarizationTask(MultimodalTask):
 
         ``from_checkpoint`` is True if the weights of the model are loaded from a checkpoint
         afterwards.
-
-        Raises:
-            UserError: if the architecture reads no transcript, the model cannot be in an ensemble
-                with the models loaded before it, or validation does not compute the metric of
-                ``--best-checkpoint-metric``.
         """
         if not from_checkpoint:
             check_best_checkpoint_metric(self.cfg, SUMMARY_MEASURES, "summaries")
@@ -362,11 +347,7 @@ class VideoSummarizationTask(MultimodalTask):
     def load_dataset(
         self, split: str, combine: Optional[bool] = None, task_cfg: Any = None, **kwargs: Any
     ) -> None:
-        """Load a split; see :meth:`GenerationTask.load_dataset`.
-
-        Raises:
-            UserError: if files are missing or do not fit together, or a text is empty.
-        """
+        """Load a split; see :meth:`GenerationTask.load_dataset`."""
         cfg = self.cfg
         base = os.path.join(cfg.data, split)
         videos = None if self.reads_video is False else self._videos()
@@ -454,9 +435,6 @@ class VideoSummarizationTask(MultimodalTask):
         Unless ``<unk>`` is allowed, a summary contains only those indexed OOV tokens (``<unk-0>``,
         ...) that are in its transcript. Other indexed OOV tokens denote no word and would become
         ``<unk>``. ``allow_unk`` allows or forbids ``<unk>``; None for the value of ``--allow-unk``.
-
-        Raises:
-            UserError: if an option is not supported.
         """
         check_search(args, reads_only_text=not self.reads_video)
         self.nbest = getattr(args, "nbest", 1)
@@ -520,9 +498,6 @@ class VideoSummarizationTask(MultimodalTask):
 
         ``encode_fn`` splits a transcript into subwords. The result is a list of the token indices
         [t] of each transcript, and a list of the lengths t.
-
-        Raises:
-            UserError: if the model reads videos, or a line is empty.
         """
         if self.reads_video:
             raise UserError(

@@ -92,10 +92,6 @@ class VisualStorytellingTask(MultimodalCaptioningTask):
         rows_per_image: Number of regions per image, equal for all images: 1 for pooled features, or
             the number of positions of a grid.
         separator_index: Index of the separator between sentences.
-
-    Raises:
-        UserError: if the dictionary has no separator, images have different numbers of regions, or
-            the constraints of stories are out of range.
     """
 
     command = "tell"
@@ -130,10 +126,6 @@ class VisualStorytellingTask(MultimodalCaptioningTask):
         """Check that every line has five images and five sentences.
 
         For the arguments and the result see :meth:`MultimodalCaptioningTask.check_split`.
-
-        Raises:
-            UserError: if a line has not five ids, or not five sentences with words, or all five
-                images are missing.
         """
         for number, line in enumerate(visual_ids, start=1):
             keys = line.split("\t")
@@ -178,10 +170,6 @@ class VisualStorytellingTask(MultimodalCaptioningTask):
 
         ``stream`` selects the sequence of random numbers for sampling, see
         :class:`.SeededSampling`.
-
-        Raises:
-            UserError: if the config sets ``max_len_a`` or ``max_len_b``, which do not apply to
-                stories, or an option is not supported.
         """
         constraints = StoryConstraints(
             self.dictionary, no_repeat_ngram=config.no_repeat_ngram_size, **config.constraints
@@ -218,9 +206,6 @@ class VisualStorytellingTask(MultimodalCaptioningTask):
             *others: Further arguments that fairseq passes.
             constraints: Constraints of the stories; by default the constraints of the config.
             **kwargs: Options of :meth:`GeneratesText.build_generator`.
-
-        Raises:
-            UserError: if an option is not supported, or the models have too few positions.
         """
         generator = super().build_generator(models, args, *others, **kwargs)
         if getattr(args, "score_reference", False):  # a scorer, which searches nothing
@@ -258,10 +243,6 @@ class VisualStorytellingTask(MultimodalCaptioningTask):
     def get_prefix(self, sample: dict[str, Any]) -> Optional[Tensor]:
         """Return the tokens of ``--prefix-words`` for each row of a batch, [B, words]; None without
         the option.
-
-        Raises:
-            UserError: if the words have more than five sentences, or a sentence before the last is
-                empty.
         """
         prefix = super().get_prefix(sample)
         if prefix is not None:
