@@ -78,7 +78,7 @@ def register_quietly() -> None:
 
 
 def import_user_dir(folder: str) -> None:
-    """Import the user's package ``--user-dir``, which registers its models and tasks with fairseq."""
+    """Import the user's package ``--user-dir``, which registers its models and tasks."""
     if not folder:
         raise UserError("--user-dir: must name a folder, but is empty.")
     # fairseq imports the package and the modules of its subfolders; a folder without any such file

@@ -12,6 +12,7 @@ import contextlib
 import ctypes
 import functools
 import os
+from typing import Optional
 
 # numbers of mallopt(3)
 _M_TRIM_THRESHOLD, _M_MMAP_MAX = -1, -4
@@ -27,21 +28,29 @@ def keep_freed_memory() -> bool:
     Returns:
         True if the setting was changed.
     """
-    if any(name.startswith("MALLOC_") or name == "GLIBC_TUNABLES" for name in os.environ):
+    glibc = _load_glibc()
+    is_configured = any(x.startswith("MALLOC_") or x == "GLIBC_TUNABLES" for x in os.environ)
+    if glibc is None or is_configured:
         return False
-    with contextlib.suppress(OSError, ValueError):  # other systems know no such name
-        if (os.confstr("CS_GNU_LIBC_VERSION") or "").startswith("glibc"):
-            libc = ctypes.CDLL(None)
-            # mallopt takes an int: -1 becomes the largest size, and a number of bytes that does
-            # not fit, such as 2**34, becomes 0, with which every free gives memory back
-            if libc.mallopt(_M_MMAP_MAX, 0) and libc.mallopt(_M_TRIM_THRESHOLD, -1):
-                os.register_at_fork(before=functools.partial(libc.malloc_trim, 0))
-                return True
-    return False
+    # mallopt takes an int: -1 becomes the largest size, and a number of bytes that does not fit,
+    # such as 2**34, becomes 0, with which every free gives memory back
+    if not (glibc.mallopt(_M_MMAP_MAX, 0) and glibc.mallopt(_M_TRIM_THRESHOLD, -1)):
+        return False
+    os.register_at_fork(before=release_freed_memory)
+    return True
 
 
 def release_freed_memory() -> None:
     """Return freed memory to the kernel, if the C library is glibc."""
+    glibc = _load_glibc()
+    if glibc is not None:
+        glibc.malloc_trim(0)
+
+
+@functools.cache
+def _load_glibc() -> Optional[ctypes.CDLL]:
+    """Return the C library; None if it is not glibc."""
     with contextlib.suppress(OSError, ValueError):  # other systems know no such name
         if (os.confstr("CS_GNU_LIBC_VERSION") or "").startswith("glibc"):
-            ctypes.CDLL(None).malloc_trim(0)
+            return ctypes.CDLL(None)
+    return None

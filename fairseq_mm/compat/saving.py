@@ -115,7 +115,7 @@ def _save(obj: Any, path: str) -> None:
 
 @contextlib.contextmanager
 def _written(path: str) -> Iterator[str]:
-    """Yield a temporary name for writing the checkpoint ``path``; after an error, remove the file."""
+    """Yield a temporary name for writing a checkpoint; after an error, remove the file."""
     temporary = path + _TEMPORARY
     try:
         yield temporary

@@ -175,8 +175,7 @@ class RunningBatch:
     def _restrict(self, lprobs: Tensor) -> Tensor:
         """Apply the rules of fairseq's search to log-probabilities [B * K, V]."""
         generator, lengths = self.generator, self.lengths
-        # A softmax has either no NaN or NaN alone, so one word shows it. To look at each word takes
-        # a tenth of the time of the words' scores.
+        # The softmax divides by one sum. If the log-probability of one word is NaN, all are.
         is_nan = lprobs[:, generator.eos].isnan().unsqueeze(1)
         if is_nan.is_cuda or bool(is_nan.any()):
             lprobs.masked_fill_(is_nan, -math.inf)

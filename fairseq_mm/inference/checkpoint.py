@@ -273,7 +273,7 @@ class Checkpoint:
             )
 
     def check_generates_alone(self) -> None:
-        """Check that the model generates text without the help of other models or of a data folder."""
+        """Check that the model generates text without other models or a data folder."""
         if self.is_embedding:
             raise UserError(
                 f"{self.path}: embeds images and sentences, and generates no text: fairseq-mm "

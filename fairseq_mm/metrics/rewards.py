@@ -26,7 +26,7 @@ class Job(NamedTuple):
 
 
 def read_rewards(text: str) -> dict[str, float]:
-    """Read the option ``--rewards``, such as ``cider=1,bleu=0.5``; a weight of 1 may be left out."""
+    """Read the option ``--rewards``, such as ``cider=1,bleu=0.5``; weights of 1 are optional."""
     rewards: dict[str, float] = {}
     for part in text.split(","):
         name, sign, value = part.strip().partition("=")

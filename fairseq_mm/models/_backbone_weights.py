@@ -153,7 +153,7 @@ def _check_vocabulary(own: Weights, weights: Weights, model: Any) -> None:
 
 
 def check_t5_weights(model: nn.Module, weights: Weights) -> None:
-    """Check that a checkpoint's weights have the layer sizes of ``model``, which is a T5 or VG-T5."""
+    """Check that a checkpoint's weights have the layer sizes of ``model``, a T5 or VG-T5."""
     backbone, expected = t5_backbone(weights), t5_backbone(model.state_dict())
     if backbone is None:
         raise UserError(

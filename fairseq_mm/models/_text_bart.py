@@ -1,8 +1,7 @@
 """Speeds up generation with fairseq's own BART, the text-only baseline of VG-BART."""
 
-from typing import Any, Optional
+from typing import Any
 
-import torch
 from fairseq.models.bart import BARTModel
 from fairseq.models.transformer import (
     TransformerDecoder,
@@ -10,19 +9,14 @@ from fairseq.models.transformer import (
     TransformerEncoder,
     TransformerEncoderBase,
 )
-from fairseq.modules.transformer_layer import (
-    TransformerEncoderLayer,
-    TransformerEncoderLayerBase,
-)
 from torch import Tensor, nn
 
 from fairseq_mm.models._shared_memory import ROWS, EncoderOut, reorder_items
-from fairseq_mm.models._vg_bart_parts import VgBartDecoder, run_encoder_layer
+from fairseq_mm.models._vg_bart_parts import VgBartDecoder, let_layers_use_packed_weights
 
 # Attributes of fairseq's decoder layers that change the computation of a step, with the value that
 # leaves it as VG-BART's decoder computes it.
 _PLAIN_LAYER = {"c_attn": None, "w_resid": None, "attn_ln": None, "ffn_layernorm": None}
-_PLAIN_ENCODER_LAYER = {"return_fc": False, "can_use_fastpath": False, "BT_version": False}
 _PLAIN_DECODER = {
     "adaptive_softmax": None,
     "project_in_dim": None,
@@ -30,20 +24,6 @@ _PLAIN_DECODER = {
     "quant_noise": None,
     "cross_self_attention": False,
 }
-
-
-class _EncoderLayer(TransformerEncoderLayerBase):
-    """Layer of the encoder of fairseq's BART that uses packed weights."""
-
-    def forward(
-        self,
-        x: Tensor,
-        encoder_padding_mask: Optional[Tensor],
-        attn_mask: Optional[Tensor] = None,
-    ) -> Tensor:
-        if attn_mask is not None or torch.is_grad_enabled():
-            return super().forward(x, encoder_padding_mask, attn_mask)
-        return run_encoder_layer(self, x, encoder_padding_mask)
 
 
 class _SharedEncoder(TransformerEncoder):
@@ -88,11 +68,7 @@ def share_beams(model: nn.Module) -> None:
         and _is_plain(decoder, _PLAIN_DECODER)
         and all(_is_plain(layer, _PLAIN_LAYER) for layer in decoder.layers)
     ):
-        for layer in encoder.layers:
-            if type(layer) in (TransformerEncoderLayer, TransformerEncoderLayerBase) and _is_plain(
-                layer, _PLAIN_ENCODER_LAYER
-            ):
-                layer.__class__ = _EncoderLayer
+        let_layers_use_packed_weights(encoder)
         # The classes add methods and no state but the fusions, of which a text-only BART has none.
         encoder.__class__ = _SharedEncoder
         # Left by BARTModel.set_beam_size, if a generator was built before.

@@ -4,6 +4,10 @@ from typing import Any, Optional
 
 import torch
 from fairseq.models.transformer import TransformerDecoder, TransformerEncoder
+from fairseq.modules.transformer_layer import (
+    TransformerEncoderLayer,
+    TransformerEncoderLayerBase,
+)
 from torch import Tensor, nn
 
 from fairseq_mm.errors import UserError
@@ -30,30 +34,53 @@ DUPLICATES = tuple(
 )
 
 
-def run_encoder_layer(layer: Any, x: Tensor, padding_mask: Optional[Tensor]) -> Tensor:
-    """Run a layer of the encoder of fairseq's BART: [S, B, C] -> [S, B, C].
+class _EncoderLayer(TransformerEncoderLayerBase):
+    """Layer of the encoder of fairseq's BART that can use packed weights.
 
-    Args:
-        layer: fairseq's layer.
-        x: [S, B, C] states of S tokens, C channels.
-        padding_mask: [B, S] bool, True at padding; None for no padding.
+    fairseq's attention passes its weights to a function of PyTorch, which cannot use packed ones.
     """
-    if torch.is_grad_enabled():
-        return layer(x, encoder_padding_mask=padding_mask)
-    # fairseq's attention passes its weights to a function of PyTorch, which cannot use packed ones.
-    before, own = layer.normalize_before, layer.self_attn
-    h = layer.self_attn_layer_norm(x) if before else x
-    shape = (*h.shape[:2], own.num_heads, -1)
-    projections = (own.q_proj, own.k_proj, own.v_proj)
-    query, key, value = (project(h).view(shape).permute(1, 2, 0, 3) for project in projections)
-    mask = None if padding_mask is None else ~padding_mask[:, None, None]
-    h = attend(query, key, value, mask, dropout=get_rate(own.dropout_module))
-    x = x + layer.dropout_module(own.out_proj(h.permute(2, 0, 1, 3).reshape(x.shape)))
-    x = x if before else layer.self_attn_layer_norm(x)
-    h = layer.final_layer_norm(x) if before else x
-    h = layer.activation_dropout_module(layer.activation_fn(layer.fc1(h)))
-    x = x + layer.dropout_module(layer.fc2(h))
-    return x if before else layer.final_layer_norm(x)
+
+    def forward(
+        self,
+        x: Tensor,
+        encoder_padding_mask: Optional[Tensor],
+        attn_mask: Optional[Tensor] = None,
+    ) -> Tensor:
+        """Compute the layer: [S, B, C] -> [S, B, C].
+
+        Args:
+            x: [S, B, C] states of S tokens, C channels.
+            encoder_padding_mask: [B, S] bool, True at padding; None for no padding.
+            attn_mask: Mask of fairseq's layer, with which fairseq's method is called.
+        """
+        if attn_mask is not None or torch.is_grad_enabled():
+            return super().forward(x, encoder_padding_mask, attn_mask)
+        before, own = self.normalize_before, self.self_attn
+        h = self.self_attn_layer_norm(x) if before else x
+        shape = (*h.shape[:2], own.num_heads, -1)
+        projections = (own.q_proj, own.k_proj, own.v_proj)
+        query, key, value = (project(h).view(shape).permute(1, 2, 0, 3) for project in projections)
+        mask = None if encoder_padding_mask is None else ~encoder_padding_mask[:, None, None]
+        h = attend(query, key, value, mask, dropout=get_rate(own.dropout_module))
+        x = x + self.dropout_module(own.out_proj(h.permute(2, 0, 1, 3).reshape(x.shape)))
+        x = x if before else self.self_attn_layer_norm(x)
+        h = self.final_layer_norm(x) if before else x
+        h = self.activation_dropout_module(self.activation_fn(self.fc1(h)))
+        x = x + self.dropout_module(self.fc2(h))
+        return x if before else self.final_layer_norm(x)
+
+
+def let_layers_use_packed_weights(encoder: TransformerEncoder) -> None:
+    """Replace the class of the plain layers of an encoder of fairseq; their state stays the same.
+
+    Other layers, such as those that fairscale has wrapped, do not change.
+    """
+    for layer in encoder.layers:
+        is_plain = type(layer) in (TransformerEncoderLayer, TransformerEncoderLayerBase)
+        # attributes of some versions of fairseq
+        has_extras = any(getattr(layer, x, False) for x in ("return_fc", "can_use_fastpath"))
+        if is_plain and not has_extras:
+            layer.__class__ = _EncoderLayer
 
 
 class VgBartEncoder(TransformerEncoder):
@@ -90,6 +117,7 @@ class VgBartEncoder(TransformerEncoder):
                 layer.can_use_fastpath = False
                 for name in DUPLICATES:
                     getattr(layer, name).requires_grad_(False)
+        let_layers_use_packed_weights(self)
 
     def forward(
         self,
@@ -133,7 +161,7 @@ class VgBartEncoder(TransformerEncoder):
         x = x.transpose(0, 1)  # [S, B, C]
         video, video_mask = self.video(features, padding_mask, x.dtype)
         for number, layer in numbered(self.layers):
-            x = run_encoder_layer(layer, x, text_mask if has_padding else None)
+            x = layer(x, encoder_padding_mask=text_mask if has_padding else None)
             if str(number) in self.fusions:
                 fusion = self.fusions[str(number)]
                 text = x.transpose(0, 1).contiguous()

@@ -200,7 +200,8 @@ class SentenceCache:
             self._memories = memories
             return
         # Two words into a sentence, nearly all beams of a story descend from one beam, so that
-        # their memories are equal. Of Transtory-XL's step, copies of all memories took a quarter.
+        # their memories are equal. In Python, where freed memory is not kept, copying all of them
+        # took a quarter of a step of Transtory-XL.
         changed = memories.ne(self._memories).nonzero().squeeze(1)
         self._memories = memories
         for x in self.parts:
@@ -211,8 +212,8 @@ class SentenceCache:
             words.copy_(words.index_select(0, order))
 
 
-# Positions are added by the block, so that 15 of 16 steps copy nothing. With 16 positions, rows of
-# the bias also begin where the attention kernels of GPUs can read them without a copy.
+# Positions are added by the block, so that 15 of 16 steps copy nothing. The rows of the bias then
+# begin at multiples of 16 numbers, as PyTorch's fused attention for GPUs needs them.
 _BLOCK = 16
 
 

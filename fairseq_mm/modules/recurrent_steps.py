@@ -1,8 +1,8 @@
 """Computes single steps of LSTMs and GRUs, with packed weights where the model has them.
 
-A decoding step reads the recurrent weights once. ``nn.LSTM`` lays them out anew at each call, and
-PyTorch's cells multiply by MKL, which is slower than packed weights: with 192 vectors of 1,024
-channels on an AMD EPYC, a layer takes 47 ms, a cell 45 ms, and a step with packed weights 31 ms.
+``nn.LSTM`` lays out its weights anew at each call, and PyTorch's cells multiply by MKL. On one core
+of an AMD EPYC, a step of 32 vectors of 1,024 channels takes 14 ms by ``nn.LSTM``, 10 ms by a cell
+and 7 ms with packed weights; a step of 192 vectors takes 41, 46 and 35 ms.
 """
 
 from typing import Any, Optional

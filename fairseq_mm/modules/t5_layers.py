@@ -40,13 +40,9 @@ def attend_unscaled(
     Keys and values in half precision may belong to a query in float32; the result has the dtype of
     the query.
     """
-    if key.dtype != query.dtype:
-        scores = torch.matmul(query.to(key.dtype), key.transpose(-1, -2)).float()
-        scores = scores if bias is None else scores + bias
-        weights = F.dropout(scores.softmax(dim=-1), dropout, dropout > 0)
-        return torch.matmul(weights.to(value.dtype), value).to(query.dtype)
     is_half_on_cpu = query.dtype in _HALF and query.device.type == "cpu"
-    if _FUSED is not None and _CAN_BE_UNSCALED and not is_half_on_cpu:
+    is_mixed = key.dtype != query.dtype
+    if _FUSED is not None and _CAN_BE_UNSCALED and not is_half_on_cpu and not is_mixed:
         if bias is not None:
             # The fused kernel refuses a bias of another dtype than the query.
             bias = bias.to(query.dtype)
@@ -54,11 +50,11 @@ def attend_unscaled(
     if query.dtype in _HALF:
         scores = torch.matmul(query / _SCORE_SCALE, key.transpose(-1, -2)).float() * _SCORE_SCALE
     else:
-        scores = torch.matmul(query, key.transpose(-1, -2))
+        scores = torch.matmul(query.to(key.dtype), key.transpose(-1, -2)).to(query.dtype)
     if bias is not None:
         scores = scores + bias
     weights = F.dropout(scores.softmax(dim=-1), dropout, dropout > 0)
-    return torch.matmul(weights.to(value.dtype), value)
+    return torch.matmul(weights.to(value.dtype), value).to(query.dtype)
 
 
 class T5Attention(nn.Module):

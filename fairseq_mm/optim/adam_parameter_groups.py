@@ -98,7 +98,7 @@ class AdamParameterGroups(FairseqAdam):
     def load_state_dict(
         self, state_dict: dict[str, Any], optimizer_overrides: Optional[dict[str, Any]] = None
     ) -> None:
-        """Load a state dict; the arguments are the same as in ``FairseqOptimizer.load_state_dict``."""
+        """Load a state dict; the arguments are those of fairseq's ``load_state_dict``."""
         ours, theirs = (
             [len(group["params"]) for group in groups]
             for groups in (self.optimizer.param_groups, state_dict["param_groups"])
@@ -113,7 +113,7 @@ class AdamParameterGroups(FairseqAdam):
 
     @property
     def supports_flat_params(self) -> bool:
-        """Refuse to join all parameters into one, which fairseq does before it reads this property."""
+        """Refuse to join all parameters, which fairseq does before it reads this property."""
         raise UserError(
             "--optimizer adam_parameter_groups: parameters that are joined to one cannot have two "
             "learning rates: give --fp16-no-flatten-grads with --fp16, and no --ddp-backend "

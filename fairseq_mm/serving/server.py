@@ -43,7 +43,7 @@ def open_port(host: str, port: int) -> socket.socket:
 
 @contextlib.contextmanager
 def own_temporary_folder() -> Iterator[str]:
-    """Context in which this process writes its temporary files to a folder, which is then removed."""
+    """Context with an own folder for temporary files, which is then removed."""
     before = tempfile.tempdir
     try:
         holder = tempfile.TemporaryDirectory(prefix="fairseq-mm-serve-")

@@ -246,3 +246,20 @@ def test_other_errors_are_not_taken_for_short_memory(models, monkeypatch):
     ShortMemory(monkeypatch, models["story"], 0, RuntimeError("shapes do not fit"))
     with pytest.raises(RuntimeError, match="shapes"):
         generate(models["story"], batch_size=3, **OPTIONS["greedy"])
+
+
+def test_a_text_with_nan_has_no_probable_word(models):
+    model = models["story"]
+    generator = model._fairseq_generator(model.config(beam=1, min_len=1, max_len_b=9), "text")
+    examples = list(model.processor.examples(PROMPTS[:2]))
+    sample = model.processor.sample(examples, [0, 1])
+    lprobs = torch.randn(2, len(model.dictionary)).log_softmax(dim=1)
+    lprobs[1] = float("nan")
+    with torch.no_grad():
+        batch = RunningBatch(generator, sample, [0, 1])
+        batch.lengths = [3, 3]
+        restricted = batch._restrict(lprobs.clone())
+    assert restricted[1].eq(-torch.inf).all()
+    is_allowed = restricted[0] > -torch.inf
+    assert torch.equal(restricted[0][is_allowed], lprobs[0][is_allowed])
+    assert is_allowed.sum() > len(model.dictionary) // 2

@@ -1,6 +1,8 @@
 """Base classes of encoders and decoders."""
 
 import copy
+import gc
+import weakref
 from typing import Any
 
 import torch
@@ -39,3 +41,11 @@ def test_states_of_a_decoder_and_of_its_modules_are_reordered():
         state = {"key": {}}
         model.reorder_incremental_state_scripting(state, torch.tensor([1, 0]))
         assert seen == [("Decoder", state, [1, 0]), ("Part", state, [1, 0])]
+    # nothing keeps a decoder that is not used any more
+    gc.disable()
+    try:
+        reference = weakref.ref(decoder)
+        del decoder, model
+        assert reference() is None
+    finally:
+        gc.enable()

@@ -9,7 +9,6 @@ from fairseq import options
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from fairseq.models.bart import BARTModel
 from fairseq.models.transformer import TransformerDecoderBase
-from fairseq.modules.transformer_layer import TransformerEncoderLayerBase
 from fairseq.sequence_generator import SequenceGenerator
 from numerics import assert_close
 from toy_data import build_model, make_dictionary, video_task
@@ -18,7 +17,12 @@ from fairseq_mm.errors import UserError
 from fairseq_mm.models._backbone_weights import bart_backbone
 from fairseq_mm.models._provenance import STATE_KEY
 from fairseq_mm.models._text_bart import share_beams
-from fairseq_mm.models._vg_bart_parts import DUPLICATES, VgBartDecoder, run_encoder_layer
+from fairseq_mm.models._vg_bart_parts import (
+    DUPLICATES,
+    STATE,
+    VgBartDecoder,
+    let_layers_use_packed_weights,
+)
 from fairseq_mm.models.vg_bart import VgBartConfig, VgBartModel, bart_options
 from fairseq_mm.modules import packed_weights
 from fairseq_mm.modules.decoding_caches import BeamCache
@@ -161,18 +165,47 @@ def test_fairseqs_bart_generates_the_same_with_our_steps(batch, chosen):
 
 
 @pytest.mark.parametrize("before", [False, True])
-@torch.no_grad()
 def test_an_encoder_layer_without_gradients_is_fairseqs(batch, before):
     plain = shaken(text_only(encoder_normalize_before=before))
     layer, x = plain.encoder.layers[1], torch.randn(S, B, 8)
     padding_mask = torch.zeros(B, S, dtype=torch.bool)
     padding_mask[0, 4:] = padding_mask[2, :3] = True
-    for mask in (None, padding_mask):
-        expected = layer(x, encoder_padding_mask=mask)
-        torch.testing.assert_close(run_encoder_layer(layer, x, mask), expected)
+    with torch.no_grad():
+        expected = [layer(x, encoder_padding_mask=mask) for mask in (None, padding_mask)]
+    let_layers_use_packed_weights(plain.encoder)
+    calls = []
+    layer.self_attn.register_forward_hook(lambda *others: calls.append(others))
+    for mask, output in zip((None, padding_mask), expected):
+        with torch.no_grad():
+            torch.testing.assert_close(layer(x, encoder_padding_mask=mask), output)
+        assert not calls
+        torch.testing.assert_close(layer(x, encoder_padding_mask=mask), output)
+        assert calls.pop()
+
+
+@torch.no_grad()
+def test_encoders_use_packed_weights(batch, monkeypatch):
+    if not can_pack():
+        pytest.skip("this PyTorch packs no weights")
+    monkeypatch.setattr(packed_weights, "_MIN_ELEMENTS", 1)
+    monkeypatch.setattr(packed_weights, "_registry", {})
+    plain = text_only()
     share_beams(plain)
-    assert type(layer) is not TransformerEncoderLayerBase
-    torch.testing.assert_close(layer(x, padding_mask), expected)
+    for model in (plain, build()):
+        pack_weights(model)
+        model(**(text_of(batch) if model is plain else batch))
+        weight = model.encoder.layers[0].self_attn.q_proj.weight
+        assert packed_weights._registry[id(weight)]._copy is not None
+
+
+def test_wrapped_encoder_layers_stay_as_they_are():
+    plain = text_only()
+    plain.encoder.layers[0] = wrapper = torch.nn.Sequential(plain.encoder.layers[0])
+    plain.encoder.layers[1].return_fc = True
+    before = [type(layer) for layer in plain.encoder.layers]
+    let_layers_use_packed_weights(plain.encoder)
+    assert [type(layer) for layer in plain.encoder.layers] == before
+    assert plain.encoder.layers[0] is wrapper
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "int8"])
@@ -190,8 +223,15 @@ def test_steps_with_small_weights_are_close(batch, monkeypatch, dtype, arch):
         out, state = model.encoder(**inputs), {}
         words = batch["prev_output_tokens"]
         logits = [model.decoder(words[:, : t + 1], out, state)[0] for t in range(T)]
+        if arch == "vg_bart_tiny":
+            sources = model.decoder.get_incremental_state(state, STATE).keys_values[0]
+        else:
+            source = model.decoder.get_incremental_state(state, "t5")["source"]
+            sources = source["keys"][0], source["values"][0]
+        dtypes.append({x.dtype for x in sources})
         return torch.cat(logits, dim=1).log_softmax(dim=-1)
 
+    dtypes = []
     expected = steps()
     pack_weights(model, dtype)
     entries = []
@@ -203,6 +243,7 @@ def test_steps_with_small_weights_are_close(batch, monkeypatch, dtype, arch):
 
     monkeypatch.setattr(BeamCache, "write", write)
     found = steps()
+    assert dtypes == [{torch.float32}, {torch.bfloat16}]
     assert set(entries) == {torch.bfloat16}
     assert not torch.equal(found, expected)
     assert (found - expected).abs().mean() < 0.05 * expected.std()
