@@ -30,14 +30,13 @@ export OMP_WAIT_POLICY ?= PASSIVE
 # Without bytecode, which images of containers forbid, each process compiles the package again.
 export PYTHONDONTWRITEBYTECODE =
 
-.PHONY: help install wheelhouse check test soak gpu-check bench lint demo docs dist-check test-legacy clean
+.PHONY: help install wheelhouse check test soak bench lint demo docs dist-check test-legacy clean
 
 help:
 	@echo "make demo         train a model for each of the five tasks on drawings, show them on a page (demo/)"
 	@echo "make check        run ruff and the fast tests, before each commit (one minute)"
 	@echo "make test         run all tests but the long ones"
 	@echo "make soak         run the long tests too"
-	@echo "make gpu-check    train, generate and extract on the GPUs at hand, beside a CPU"
 	@echo "make bench        measure our speed beside other programs and the machine's limit"
 	@echo "make wheelhouse   build fairseq's wheel once; make install WHEELHOUSE=wheelhouse takes it"
 	@echo "make lint         ruff and mypy"
@@ -84,9 +83,6 @@ test: $(STAMP)
 
 soak: $(STAMP)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -m "slow or not slow" $(PYTEST_ARGS)
-
-gpu-check: $(STAMP)
-	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/gpu_check.py $(GPU_CHECK_ARGS)
 
 bench: $(STAMP)
 	$(INSTALL_ENV) $(BIN)/python -m pip install -q -e '.[bench]'

@@ -1,23 +1,13 @@
-"""Story generation and training against fairseq's own ``fconv_self_att_wp``, on equal weights.
+"""Story generation and training beside fairseq's own ``fconv_self_att_wp``, on equal weights.
 
     python benchmarks/conv_story.py generation [--threads 2] [--rounds 3]
-    python benchmarks/conv_story.py weights [--threads 2] [--rounds 3] [--clock cpu]
-        [--arch conv_story_wp] [--kinds int8] [--batches 4 32] [--words 60]
     python benchmarks/conv_story.py training [--threads 2] [--rounds 3]
 
 Sizes are the published ones: 19,025 and 104,960 types, prompts of 30 words.
 
 Generation: top-k 10, no end before 150, 500 and 1000 words, by the search of ``fairseq-mm``.
 fairseq's model computes every prefix anew; the time of such a step is measured at several prefixes,
-and what a story takes is the sum over its steps, interpolated between them. The limits: reading the
-decoder's weights once a step at the speed at which a large matrix is multiplied by a vector, or
-the step's products at the speed of a large product, whichever is longer; both are measured here.
-
-Weights: a step of our generation, stories of 60 words, with the weights as PyTorch stores them, and
-packed in float32, bfloat16 and int8 (`weights_dtype`), beside the limit in float32. `--clock cpu`
-counts the process's own time, for a machine that others use as well: with one thread. `--kinds`
-with one type shows the peak of its memory: packed weights are kept beside those as PyTorch
-stores them.
+and the time of a story is the sum over its steps, interpolated between them.
 
 Training: forward, loss and backward of 3 stories of 500 words, without optimizer, each in a
 process of its own for the peak of its memory: fairseq's model with fairseq's cross-entropy, this
@@ -32,8 +22,7 @@ import subprocess
 import sys
 import time
 from argparse import Namespace
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -51,7 +40,6 @@ from fairseq_mm.models._fairseq_stories import convert_weights
 from fairseq_mm.modules.packed_weights import pack_weights
 
 SOURCE_TYPES, TARGET_TYPES, PROMPT = 19_025, 104_960, 30
-KINDS = ("as stored", "float32", "bfloat16", "int8")
 PREFIXES = (1, 50, 100, 150, 300, 500, 750, 1000)
 
 
@@ -89,20 +77,14 @@ def build_both() -> tuple[Any, Any]:
     return theirs, ours
 
 
-def median_time(
-    function: Callable[[], Any],
-    rounds: int,
-    *,
-    warms_up: bool = True,
-    clock: Callable[[], float] = time.perf_counter,
-) -> float:
+def median_time(function: Callable[[], Any], rounds: int, *, warms_up: bool = True) -> float:
     if warms_up:
         function()
     times = []
     for _ in range(rounds):
-        start = clock()
+        start = time.perf_counter()
         function()
-        times.append(clock() - start)
+        times.append(time.perf_counter() - start)
     return statistics.median(times)
 
 
@@ -163,15 +145,6 @@ def story_time(times: dict[int, float], words: int) -> float:
     return float(np.interp(steps, list(times), list(times.values())).sum())
 
 
-def machine_speed(clock: Callable[[], float] = time.perf_counter) -> tuple[float, float]:
-    """Bytes a second of reading a matrix, and operations a second of a large product."""
-    matrix, rows = torch.randn(104_960, 256), torch.randn(4, 256)
-    reading = median_time(lambda: matrix @ rows.t(), 20, clock=clock)
-    square = torch.randn(2048, 2048)
-    product = median_time(lambda: square @ square, 5, clock=clock)
-    return matrix.numel() * 4 / reading, 2 * 2048**3 / product
-
-
 def prepare(model: Any) -> int:
     """Prepare our model for generation; return the number of weights in a decoding step."""
     model.eval()
@@ -183,63 +156,18 @@ def prepare(model: Any) -> int:
     )
 
 
-def benchmark_weights(
-    arch: str,
-    kinds: Sequence[str],
-    batches: Sequence[int],
-    words: int,
-    rounds: int,
-    clock: Callable[[], float],
-) -> None:
-    model = build(arch)
-    weights = prepare(model)
-    bandwidth, speed = machine_speed(clock)
-    print(
-        f"{weights / 1e6:.1f} M weights in a decoding step; {bandwidth / 1e9:.1f} GB/s, "
-        f"{speed / 1e9:.0f} GFLOP/s"
-    )
-    steps: dict[str, list[float]] = {}
-    limits = [max(4 * weights / bandwidth, 2 * rows * weights / speed) for rows in batches]
-    for kind in kinds:
-        if kind != "as stored":
-            pack_weights(model, kind)
-        for rows in batches:
-            write = partial(generate, model, rows, words)
-            # the first products pack the weights, which long stories hardly feel
-            seconds = median_time(write, rounds, warms_up=words <= 100, clock=clock)
-            steps.setdefault(kind, []).append(seconds / (words + 1))
-    print(" | ".join(["weights", *(f"ms a step, batch {x} | step / limit" for x in batches)]))
-    for kind, times in steps.items():
-        parts = [f"{1e3 * x:.1f} | {x / limit:.2f}" for x, limit in zip(times, limits)]
-        print(" | ".join([kind, *parts]))
-    peak = 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    print(f"peak memory of the process: {peak / 1e9:.2f} GB")
-
-
 def benchmark_generation(rounds: int) -> None:
     theirs, ours = build_both()
     theirs.eval()
-    weights = prepare(ours)
+    prepare(ours)
     pack_weights(ours)
-    bandwidth, speed = machine_speed()
-    print(
-        f"{weights / 1e6:.1f} M weights in a decoding step; {bandwidth / 1e9:.1f} GB/s, "
-        f"{speed / 1e9:.0f} GFLOP/s"
-    )
-    print("batch words | fairseq s | ours s | ratio | ms a step | limit ms | ours / limit")
+    print("batch words | fairseq s | ours s | ratio")
     for rows in (4, 32):
         times = step_times(theirs, rows, rounds)
-        steps = " ".join(f"{prefix}: {t:.2f}" for prefix, t in times.items())
-        print(f"batch {rows}, seconds of fairseq's step at prefix {steps}")
-        limit = max(4 * weights / bandwidth, 2 * rows * weights / speed)
         for words in (150, 500, 1000):
             mine = statistics.median(generate(ours, rows, words) for _ in range(rounds))
             theirs_time = story_time(times, words)
-            a_step = mine / (words + 1)
-            print(
-                f"{rows} {words} | {theirs_time:.1f} | {mine:.2f} | {theirs_time / mine:.1f} | "
-                f"{1e3 * a_step:.1f} | {1e3 * limit:.1f} | {a_step / limit:.2f}"
-            )
+            print(f"{rows} {words} | {theirs_time:.1f} | {mine:.2f} | {theirs_time / mine:.1f}")
 
 
 def train_once(arch: str, precision: str, rounds: int) -> dict[str, float]:
@@ -296,27 +224,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("part", choices=("generation", "weights", "training", "one"))
+    parser.add_argument("part", choices=("generation", "training", "one"))
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--arch", default="conv_story_wp", help="of parts one and weights")
-    parser.add_argument(
-        "--kinds", nargs="+", choices=KINDS, default=KINDS, help="of weights; one to see its memory"
-    )
-    parser.add_argument(
-        "--batches", nargs="+", type=int, default=(4, 32), help="numbers of stories in part weights"
-    )
-    parser.add_argument("--words", type=int, default=60, help="of a story in part weights")
-    parser.add_argument("--precision", default="float32", help="of part one")
-    parser.add_argument("--clock", choices=("wall", "cpu"), default="wall", help="of part weights")
+    parser.add_argument("--arch", default="conv_story_wp", help=argparse.SUPPRESS)
+    parser.add_argument("--precision", default="float32", help=argparse.SUPPRESS)
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
     allocator.keep_freed_memory()  # as the commands do
     if args.part == "generation":
         benchmark_generation(args.rounds)
-    elif args.part == "weights":
-        clock = time.process_time if args.clock == "cpu" else time.perf_counter
-        benchmark_weights(args.arch, args.kinds, args.batches, args.words, args.rounds, clock)
     elif args.part == "training":
         benchmark_training(args.rounds, args.threads)
     else:

@@ -11,19 +11,12 @@ fraction of their sizes, and runs on each:
   update has one batch of 1,500 tokens instead of eight (prompts), and 4 videos instead of 120;
 - generate: 100 items of the test split; score: their scores;
 - rank: the images of the test split against its captions, by vectors (COCO alone);
-- score-all: the whole test split, each item with a reference of the item before it;
-- store: an epoch of a small model, which reads the whole feature store (How2 alone).
+- score-all: the whole test split, each item with a reference of the item before it.
 
 It prints wall time, CPU time and peak memory of all processes of a step, and the exponents with
 which CPU time and memory grow from the last fraction but one to the last: 1 is growth with the
 release. Ranking may have 2, as it has images times captions. Memory is what no file backs; pages of
 mapped files are not counted, since the kernel drops them where others need memory.
-
-Two steps are of small models on a hundredth of a release:
-
-- updates: the memory of a training after 500, 1,000, 1,500 and 2,000 updates;
-- workers: whether a data loader without workers, and with workers that are forked or spawned, for
-  each epoch or once, trains equal weights.
 
 ``--json`` adds the figures to those that the file has, and the tables show all of them. The exit
 status is 1 if a step failed, needed more than 16 GB or grew clearly faster than its input.
@@ -34,24 +27,21 @@ import contextlib
 import json
 import math
 import os
+import shlex
 import shutil
+import subprocess
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Callable, NamedTuple, Optional
 
 from _markdown import print_row
-from _process_tree import measure
-from _training_checks import CHECKS, SMALL, SYSTEMS
 
 from fairseq_mm.cli.arguments import positive
 
 ROOT = Path(__file__).resolve().parents[1]
-STEPS = (
-    *("make", "prepare", "doctor", "train", "generate", "score", "rank", "score-all", "store"),
-    *CHECKS,
-)
-CHECKED_FRACTION = 0.01
+STEPS = ("make", "prepare", "doctor", "train", "generate", "score", "rank", "score-all")
 MOST_MEMORY = 16e9
 TOLERANCE = 0.15  # of an exponent, over that of the input
 SECONDS_TO_COMPARE = 10  # of CPU time; the growth of less says nothing
@@ -197,8 +187,6 @@ def how2_steps(run: Run) -> Iterator[Step]:
     yield run.generate(arch, f"{videos} && {summarize}")
     yield run.score(arch, "how2")
     yield run.score_all("how2")
-    options = f"{SMALL} --max-epoch 1 --cpu --no-save --save-dir {run.out}/store"
-    yield Step("store", "vg_bart_tiny", f"fairseq-train {data} {SYSTEMS['how2']} {options}")
 
 
 STEPS_OF: dict[str, Callable[[Run], Iterator[Step]]] = {
@@ -226,23 +214,6 @@ def run_sizes(args: argparse.Namespace, figures: dict[str, Any]) -> None:
             remove(args, run)
 
 
-def run_checks(args: argparse.Namespace, figures: dict[str, Any]) -> None:
-    """Those of each release, on a hundredth of it."""
-    checks = [check for check in CHECKS if check in args.steps]
-    for name in args.releases if checks else []:
-        run = place(args, name, CHECKED_FRACTION)
-        if not (run.data / "prepare.json").exists():
-            for step in [*make_steps(run, name, CHECKED_FRACTION), *STEPS_OF[name](run)]:
-                if step.name in ("make", "prepare"):
-                    run_step(run, step)
-        for check in checks:
-            found = CHECKS[check](name, run.data, run.out, ROOT, environment())
-            figures.setdefault("checks", {}).setdefault(name, {})[check] = found
-            print(name, check, json.dumps(found), file=sys.stderr, flush=True)
-            save(args, figures)
-        remove(args, run)
-
-
 def make_steps(run: Run, name: str, fraction: float) -> list[Step]:
     command = f"python benchmarks/_synthetic_releases.py {name} {run.release} {fraction}"
     return [Step("make", "", f"rm -rf {run.release} && {command}")]
@@ -268,7 +239,7 @@ def run_step(run: Run, step: Step) -> dict[str, Any]:
     name = f"{run.out.parent.name} {step.name} {step.of}".rstrip()
     command = ["bash", "-c", f"set -e; {step.command}"]
     log = run.out / "log.txt"
-    found = measure(command, log, ROOT, environment(), gpu=run.device == "cuda")
+    found = measure(command, log)
     figures = found._asdict()
     figures["seconds"] = round(found.seconds, 1)
     figures["cpu_seconds"] = round(found.cpu_seconds, 1)
@@ -279,16 +250,68 @@ def run_step(run: Run, step: Step) -> dict[str, Any]:
     return figures
 
 
-def environment() -> dict[str, str]:
-    """The checkout's package, and the commands of this Python."""
-    folders = [str(Path(sys.executable).parent), os.environ.get("PATH", "")]
-    package = [str(ROOT), os.environ.get("PYTHONPATH", "")]
-    return {"PATH": os.pathsep.join(folders), "PYTHONPATH": os.pathsep.join(filter(None, package))}
-
-
 def save(args: argparse.Namespace, figures: dict[str, Any]) -> None:
     if args.json:
         args.json.write_text(json.dumps(figures, indent=1) + "\n", encoding="utf-8")
+
+
+class Measured(NamedTuple):
+    """Cost of a command with all its processes.
+
+    Attributes:
+        status: Exit status.
+        seconds: Wall time.
+        cpu_seconds: CPU time of all processes, user and system.
+        anonymous: Peak in bytes of the memory of all processes that no file backs; a page that
+            several processes share counts once.
+    """
+
+    status: int
+    seconds: float
+    cpu_seconds: float
+    anonymous: int
+
+
+def measure(command: Sequence[str], log: Path) -> Measured:
+    """Run a command in a session of its own, and look at its memory four times a second."""
+    peak, start = 0, time.perf_counter()
+    folders = [str(Path(sys.executable).parent), os.environ.get("PATH", "")]
+    package = [str(ROOT), os.environ.get("PYTHONPATH", "")]
+    paths = {"PATH": folders, "PYTHONPATH": [x for x in package if x]}
+    with open(log, "a", encoding="utf-8") as file:
+        file.write(f"$ {shlex.join(command)}\n")
+        file.flush()
+        process = subprocess.Popen(
+            command,
+            cwd=ROOT,
+            env={**os.environ, **{name: os.pathsep.join(x) for name, x in paths.items()}},
+            stdin=subprocess.DEVNULL,
+            stdout=file,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+        while os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
+            peak = max(peak, session_memory(process.pid))
+            time.sleep(0.25)
+    _, status, usage = os.wait4(process.pid, 0)
+    process.returncode = os.waitstatus_to_exitcode(status)
+    seconds = time.perf_counter() - start
+    return Measured(process.returncode, seconds, usage.ru_utime + usage.ru_stime, peak)
+
+
+def session_memory(session: int) -> int:
+    """Return the memory of a session's processes that no file backs, in bytes."""
+    total = 0
+    for folder in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):  # the process has ended
+            # pid (name) state ppid pgrp session: the name may hold anything
+            fields = (folder / "stat").read_text(errors="replace").rpartition(")")[2].split()
+            if int(fields[3]) == session:
+                for line in (folder / "smaps_rollup").read_text().splitlines()[1:]:
+                    name, _, value = line.partition(":")
+                    if name in ("Pss_Anon", "Pss_Shmem"):
+                        total += 1024 * int(value.split()[0])
+    return total
 
 
 def growth(fractions: dict[str, dict[str, Any]], figure: str) -> Optional[float]:
@@ -321,7 +344,7 @@ def faults(row: dict[str, Any]) -> list[str]:
 def print_tables(figures: dict[str, Any]) -> bool:
     """
     Returns:
-        is_fine: no step failed, or needs or grows too much; and the checks hold.
+        is_fine: no step failed, or needs or grows too much.
     """
     is_fine = True
     columns = ["release", "step", "fractions", "wall, s", "CPU, s", "memory, GB"]
@@ -344,14 +367,6 @@ def print_tables(figures: dict[str, Any]) -> bool:
                 ", ".join(wrong),
             ]
             print_row([name, step, *cells])
-    if "checks" in figures:
-        print()
-        print_row(["release", "check", "found"])
-        print_row(["---"] * 3)
-    for name, checks in figures.get("checks", {}).items():
-        for check, found in checks.items():
-            print_row([name, check, found["summary"]])
-            is_fine = is_fine and found["holds"]
     return is_fine
 
 
@@ -390,7 +405,6 @@ def main() -> int:
     known = args.json is not None and args.json.exists()
     figures = json.loads(args.json.read_text(encoding="utf-8")) if known else {}
     run_sizes(args, figures)
-    run_checks(args, figures)
     return 0 if print_tables(figures) else 1
 
 

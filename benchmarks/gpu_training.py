@@ -1,7 +1,6 @@
 """Updates of fairseq's trainer on a GPU at published sizes, beside fairseq's model and the limit.
 
-    python benchmarks/gpu_training.py [--only NAME...] [--device cuda] [--small]
-        [--prepare FOLDER | --data FOLDER] [--json FILE] [--profile] [--compile]
+    python benchmarks/gpu_training.py [--only NAME...] [--device cuda] [--small] [--json FILE]
 
 A case is a system with the options and the batch of its recipe, in a precision. Its update has a
 number of passes, whose gradients are added up. The batch is drawn once, all its texts have the
@@ -10,14 +9,10 @@ the first three, and each update ends when the GPU has ended.
 
 The limit is the time of the update's products at the speed that products of 8192 x 8192 matrices
 have in the same run and precision (float32 without TF32). Recurrences of cuDNN count with their
-weights' products. ``busy`` is the share of the time in which the GPU computed.
-
-``--prepare`` writes the data and stops; ``--data`` reads data that were prepared. So another
-version of the package can be measured on the same data.
+weights' products.
 """
 
 import argparse
-import contextlib
 import json
 import logging
 import statistics
@@ -29,6 +24,7 @@ from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
 import torch
+from _markdown import print_row
 from fairseq import options, tasks
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from fairseq.logging import metrics
@@ -37,7 +33,7 @@ from torch import Tensor, nn
 
 COLUMNS = (
     *("system", "precision", "batch", "passes", "ms", "words/s"),
-    *("limit ms", "x limit", "busy", "peak GB"),
+    *("limit ms", "x limit", "peak GB"),
 )
 UPDATES, WARM = 6, 2
 
@@ -52,7 +48,6 @@ class Case(NamedTuple):
         passes: Number of passes of an update.
         words: Length of the texts in tokens.
         frames: Rows of features of a video; 0 for the data's own.
-        precisions: Precisions to measure.
     """
 
     data: str
@@ -61,7 +56,6 @@ class Case(NamedTuple):
     passes: int
     words: int
     frames: int = 0
-    precisions: tuple[str, ...] = ("float32", "fp16", "bf16")
 
 
 _NAG = "--optimizer nag --momentum 0.99 --lr 1e-3 --clip-norm 0.1 --weight-decay 1e-7"
@@ -250,33 +244,14 @@ def wait(device: str) -> None:
         torch.cuda.synchronize()
 
 
-def busy_share(trainer: Trainer, batches: list[Any], seconds: float, *, show: bool) -> float:
-    """Return the share of an update's time in which the GPU computes."""
-    from torch.profiler import ProfilerActivity, profile
-
-    activities = [ProfilerActivity.CUDA] + ([ProfilerActivity.CPU] if show else [])
-    with profile(activities=activities) as trace:
-        trainer.train_step(batches)
-        torch.cuda.synchronize()
-    rows = trace.key_averages()
-    if show:
-        for key in ("self_device_time_total", "self_cpu_time_total"):
-            print(rows.table(sort_by=key, row_limit=14, max_name_column_width=60), file=sys.stderr)
-    kernels = [x for x in trace.events() if str(x.device_type).endswith("CUDA")]
-    return sum(x.self_device_time_total for x in kernels) / 1e6 / seconds
-
-
 def measure(case: Case, data: Path, precision: str, args: argparse.Namespace) -> dict[str, Any]:
     metrics.reset()
-    if args.compile:
-        case = case._replace(options=f"{case.options} --compile")
     trainer = build_trainer(data, case, precision, args.device, args.small)
     trainer.begin_epoch(1)
     batch = make_batch(trainer, case, small=args.small)
     batches = [batch] * case.passes
     trainer.train_step(batches)
-    # counting would compile a second model
-    operations = 0 if args.compile else case.passes * count_operations(trainer, batch)
+    operations = case.passes * count_operations(trainer, batch)
     for _ in range(WARM):
         trainer.train_step(batches)
     if args.device == "cuda":
@@ -291,17 +266,15 @@ def measure(case: Case, data: Path, precision: str, args: argparse.Namespace) ->
     seconds = statistics.median(times)
     limit = operations / product_speed(args.device, precision, args.small)
     row = {
-        "precision": precision + (" compiled" if args.compile else ""),
         "batch": batch["nsentences"],
         "passes": case.passes,
         "ms": round(1e3 * seconds, 2),
         "words/s": round(case.passes * batch["ntokens"] / seconds),
         "limit ms": round(1e3 * limit, 2),
-        "x limit": round(seconds / limit, 1) if limit else "",
+        "x limit": round(seconds / limit, 1),
     }
     if args.device == "cuda":
         row["peak GB"] = round(torch.cuda.max_memory_allocated() / 1e9, 2)
-        row["busy"] = round(busy_share(trainer, batches, seconds, show=args.profile), 2)
     return row
 
 
@@ -309,43 +282,34 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--only", nargs="+", choices=CASES, metavar="NAME")
-    parser.add_argument("--precisions", nargs="+")
+    parser.add_argument("--only", nargs="+", choices=CASES, metavar="NAME", default=list(CASES))
+    parser.add_argument("--precisions", nargs="+", default=["float32", "fp16", "bf16"])
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--small", action="store_true", help="tiny sizes, to try the program")
-    parser.add_argument("--data", type=Path)
-    parser.add_argument("--prepare", type=Path, metavar="FOLDER")
-    parser.add_argument("--compile", action="store_true", help="by torch.compile")
-    parser.add_argument("--profile", action="store_true", help="print where the time goes")
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
     logging.disable(logging.WARNING)
     warnings.simplefilter("ignore")
     import fairseq_mm  # noqa: F401 - registers the tasks and the models
 
-    if args.prepare:
-        prepare(args.prepare, small=args.small)
-        return
-    print("| " + " | ".join(COLUMNS) + " |")
-    print("|" + "---|" * len(COLUMNS), flush=True)
+    print_row(COLUMNS)
+    print_row(["---"] * len(COLUMNS))
     rows = []
-    with contextlib.ExitStack() as stack:
-        if args.data is None:
-            args.data = Path(stack.enter_context(TemporaryDirectory()))
-            prepare(args.data, small=args.small)
-        for name in args.only or CASES:
-            case = CASES[name]
-            for precision in args.precisions or case.precisions:
-                row: dict[str, Any] = {"system": name}
+    with TemporaryDirectory() as folder:
+        prepare(Path(folder), small=args.small)
+        for name in args.only:
+            for precision in args.precisions:
+                row: dict[str, Any] = {"system": name, "precision": precision}
                 try:
-                    row |= measure(case, args.data / "data" / case.data, precision, args)
+                    data = Path(folder, "data", CASES[name].data)
+                    row |= measure(CASES[name], data, precision, args)
                 except Exception as error:  # the others are measured all the same
                     if args.small:
                         raise
                     lines = str(error).strip().splitlines() or [""]
-                    row |= {"precision": precision, "ms": f"{type(error).__name__}: {lines[0]}"}
+                    row["ms"] = f"{type(error).__name__}: {lines[0]}"
                 rows.append(row)
-                print("| " + " | ".join(str(row.get(x, "")) for x in COLUMNS) + " |", flush=True)
+                print_row([row.get(column, "") for column in COLUMNS])
                 if args.device == "cuda":
                     torch.cuda.empty_cache()
     if args.json:

@@ -1,25 +1,20 @@
-"""m-RNN in fairseq against plain PyTorch loops of the same network, in turn in one process.
+"""m-RNN in fairseq beside plain PyTorch loops of the same network.
 
-    OMP_NUM_THREADS=1 python benchmarks/m_rnn.py [--threads 1] [--rounds 5]
+    OMP_NUM_THREADS=1 python benchmarks/m_rnn.py [--rounds 5]
 
-Training: tokens a second of fairseq's trainer with this package (data loading, gradient clipping,
-logging and optimizer included) against a loop over the same batches that has the recurrence as a
-Python loop, ``F.cross_entropy`` and ``torch.optim.Adam``; and the share of the trainer's time that
-is spent waiting for data. Decoding: greedy captions of 12 words, milliseconds a sentence. The
-recurrence alone: ours, autograd over the loop, ``nn.RNN`` with an identity matrix for the input.
-
-Sizes are those of Flickr8k: 2,538 words, captions of 11.8 tokens, 1,280 features, batches of 128.
+measures greedy decoding of captions of 12 words; ``run.py`` measures updates. The loop has the
+recurrence as a Python loop, ``F.cross_entropy`` and ``torch.optim.Adam``. Sizes are those of
+Flickr8k: 2,538 words, captions of 11.8 tokens, 1,280 features, batches of 128.
 """
 
 import argparse
-import json
 import logging
 import statistics
 import tempfile
 import time
 import warnings
 from argparse import Namespace
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -32,9 +27,7 @@ from fairseq.trainer import Trainer
 from torch import Tensor, nn
 
 import fairseq_mm  # noqa: F401 - registers the task and the model
-from fairseq_mm.compat import dropout_masks
 from fairseq_mm.data.feature_store_writer import FeatureStoreWriter
-from fairseq_mm.modules.simple_recurrence import simple_recurrence
 
 WORDS, IMAGES, FEATURES, BATCH, LENGTH = 2534, 1200, 1280, 128, 12
 
@@ -112,7 +105,6 @@ def timed_by_fairseq(
     epoch_iterator = trainer.get_train_iterator(epoch, disable_iterator_cache=True)
     batches = iterators.GroupedIterator(epoch_iterator.next_epoch_itr(shuffle=True), 1)
     trainer.begin_epoch(epoch)
-    dropout_masks.draw_in_words()  # as fairseq-train does on a CPU
     trainer.train_step(next(batches))
     seen, waiting, start = [], 0.0, clock()
     for _ in range(steps):
@@ -122,7 +114,6 @@ def timed_by_fairseq(
         seen.extend(batch)
         trainer.train_step(batch)
     seconds = clock() - start
-    dropout_masks.draw_as_pytorch()
     return seconds, waiting, seen
 
 
@@ -182,25 +173,6 @@ def decoding(trainer: Trainer, plain: PlainMRnn, batch: int) -> tuple[Callable, 
     )
 
 
-def recurrences() -> Iterator[tuple[str, Callable]]:
-    x = torch.randn(BATCH, LENGTH, 256, requires_grad=True)
-    weight = (torch.eye(256) * 0.5).requires_grad_()
-    initial = torch.zeros(BATCH, 256)
-    rnn = nn.RNN(256, 256, nonlinearity="relu", batch_first=True)
-    gradient = torch.randn(BATCH, LENGTH, 256)
-
-    def loop() -> Tensor:
-        state, states = initial, []
-        for t in range(LENGTH):
-            state = torch.relu(torch.addmm(x[:, t], state, weight.t()))
-            states.append(state)
-        return torch.stack(states, dim=1)
-
-    yield "ours", lambda: simple_recurrence(x, weight, initial).backward(gradient)
-    yield "autograd", lambda: loop().backward(gradient)
-    yield "nn.RNN", lambda: rnn(x, initial[None])[0].backward(gradient)
-
-
 def median_seconds(functions: dict[str, Callable], rounds: int, calls: int) -> dict[str, float]:
     """Median of ``rounds`` rounds in which the functions take turns, after a warm-up."""
     times: dict[str, list[float]] = {name: [] for name in functions}
@@ -218,50 +190,24 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
-    parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--steps", type=int, default=20, help="updates a round")
     args = parser.parse_args()
-    torch.set_num_threads(args.threads)
+    torch.set_num_threads(1)
     logging.disable(logging.INFO)
     warnings.simplefilter("ignore")
     with tempfile.TemporaryDirectory() as folder:
         write_data(Path(folder))
         trainer = build_trainer(Path(folder), Path(folder) / "checkpoints")
-        plain = PlainMRnn(len(trainer.task.target_dictionary))
-        optimizer = torch.optim.Adam(plain.parameters(), lr=0.001)
-        rounds = []
-        for number in range(args.rounds + 1):
-            ours, waiting, batches = timed_by_fairseq(trainer, args.steps, number + 1)
-            theirs = timed_plainly(plain, optimizer, batches)
-            if number:  # the first warms up
-                tokens = sum(batch["ntokens"] for batch in batches)
-                rounds.append((tokens / ours, tokens / theirs, theirs / ours, waiting / ours))
-        ours, theirs, ratio, waiting = (statistics.median(column) for column in zip(*rounds))
-        print(f"{args.threads} thread(s), medians of {args.rounds} rounds")
-        print(
-            f"training B={BATCH} V={len(trainer.task.target_dictionary)}: fairseq_mm {ours:,.0f} "
-            f"tokens/s, plain loop {theirs:,.0f} tokens/s, ratio {ratio:.2f}, waiting for data "
-            f"{waiting:.2%}"
-        )
-        result = {"training_ratio": ratio, "waiting": waiting}
-        with torch.no_grad():
-            for batch in (1, 100):
-                generate, loop = decoding(trainer, plain, batch)
-                times = median_seconds({"ours": generate, "plain": loop}, args.rounds, 5)
-                ours, theirs = (1000 * times[name] / batch for name in ("ours", "plain"))
-                print(
-                    f"greedy decoding B={batch} words={LENGTH}: fairseq_mm {ours:.2f} ms a "
-                    f"sentence, plain loop {theirs:.2f} ms, ratio {ours / theirs:.2f}"
-                )
-                result[f"decoding_{batch}_ms"] = ours
-        times = median_seconds(dict(recurrences()), args.rounds, 10)
-        for name, seconds in times.items():
+    plain = PlainMRnn(len(trainer.task.target_dictionary))
+    with torch.no_grad():
+        for batch in (1, 100):
+            generate, loop = decoding(trainer, plain, batch)
+            times = median_seconds({"ours": generate, "plain": loop}, args.rounds, 5)
+            ours, theirs = (1000 * times[name] / batch for name in ("ours", "plain"))
             print(
-                f"recurrence B={BATCH} T={LENGTH} H=256, forward and backward: {name} "
-                f"{seconds * 1000:.1f} ms, {seconds / times['ours']:.2f} of ours"
+                f"greedy decoding B={batch} words={LENGTH}: fairseq_mm {ours:.2f} ms a "
+                f"sentence, plain loop {theirs:.2f} ms, ratio {ours / theirs:.2f}"
             )
-        print(json.dumps({key: round(value, 4) for key, value in result.items()}))
 
 
 if __name__ == "__main__":

@@ -40,7 +40,9 @@ from _other_engines import list_engines, writing_by
 from _photographs import draw_photograph
 
 import fairseq_mm
-from fairseq_mm.compat import allocator, dropout_masks
+from fairseq_mm.compat import allocator
+from fairseq_mm.models._text_bart import share_beams
+from fairseq_mm.modules.packed_weights import pack_weights
 
 HERE = Path(__file__).parent
 WORSE = 1.1
@@ -103,8 +105,9 @@ class Setting:
 
 
 def product_speed(setting: Setting, dtype: torch.dtype = torch.float32) -> float:
-    """Return the operations a second of a product of two matrices of 2048 x 2048."""
-    side = 64 if setting.is_small else 2048
+    """Return the operations a second of a product of two square matrices."""
+    # processors without instructions for a small type take minutes for large matrices
+    side = 64 if setting.is_small else 2048 if dtype == torch.float32 else 512
     if dtype == torch.int8:
         first, second = (torch.randint(-9, 9, (side, side), dtype=dtype) for _ in range(2))
         multiply: Callable[[], Any] = partial(torch._int_mm, first, second)
@@ -149,11 +152,10 @@ def summaries(family: str, weights_dtype: str, setting: Setting) -> Iterator[Row
         sizes = Namespace(types=program.TYPES[family], **vars(program.PAPER))
     task, drawn = program.make_task(sizes), program.draw(sizes, 8)
     turns = {}
-    for name in (f"{family}, prepared", f"vg_{family}"):
-        chosen = program.GENERATION[family][name]
+    for name, chosen in {f"{family}, prepared": {}, f"vg_{family}": program.ADD_ON}.items():
         model = program.build(name, chosen, task, small=setting.is_small).eval()
-        program.share_beams(model)
-        program.pack_weights(model, weights_dtype)
+        share_beams(model)
+        pack_weights(model, weights_dtype)
         turns[name] = program.writing(name, model, drawn, sizes)
     plain = program.build(family, {}, task, small=setting.is_small)
     peers = {
@@ -177,7 +179,7 @@ def conv_story_steps(setting: Setting) -> Iterator[Row]:
     weights = program.prepare(model)
     reading, speed = reading_speed(setting), product_speed(setting)
     for dtype in ("float32", "int8"):
-        program.pack_weights(model, dtype)
+        pack_weights(model, dtype)
         for rows in (4, 32):
             write = partial(program.generate, model, rows, words)
             step = setting.measure({"": write})[""] / (words + 1)
@@ -193,7 +195,6 @@ def visual_story_steps(setting: Setting) -> Iterator[Row]:
 
     from fairseq_mm.generation.beam_search import use_fast_beam_search
     from fairseq_mm.generation.constraints import StoryConstraints, constrain_search
-    from fairseq_mm.modules.packed_weights import pack_weights
 
     words, rows = (2 if setting.is_small else program.WORDS), 3 * program.STORIES
     features = program.draw_stories()[0]
@@ -318,19 +319,13 @@ def embedding_training(setting: Setting) -> Iterator[Row]:
     """An update of 128 pairs by fairseq's trainer; the peer is a plain loop in PyTorch."""
     import vse_training as program
 
-    args = Namespace(negatives="sum", batch=128, steps=2 if setting.is_small else 20)
-    args.rounds = setting.rounds
+    steps = 2 if setting.is_small else 20
     for arch in ("vse_bow",) if setting.is_small else program.ARCHS:
         with tempfile.TemporaryDirectory() as folder:
             program.write_data(Path(folder), 1000 if setting.is_small else 30_000)
-            trainer = program.build_trainer(Path(folder), Path(folder, "ck"), arch, args)
-            rounds = program.run_rounds(trainer, args)
+            trainer = program.build_trainer(Path(folder), Path(folder, "ck"), arch)
+            ours, plain = program.run_rounds(trainer, steps, setting.rounds, setting.clock)
             program.metrics.reset()
-        kind = "cpu" if setting.threads == 1 else "wall"
-        ours, plain = (
-            statistics.median(getattr(getattr(x, who), kind) for x in rounds) / args.steps
-            for who in ("ours", "plain")
-        )
         yield Row(f"{arch}, an update of 128 pairs", ours, {"plain loop": plain})
 
 
@@ -350,25 +345,6 @@ def caption_training(setting: Setting) -> Iterator[Row]:
             times.append((ours / steps, theirs / steps))
     ours, theirs = (statistics.median(column) for column in zip(*times[1:]))
     yield Row("m_rnn, an update of 128 captions", ours, {"plain loop": theirs})
-
-
-def dropout(setting: Setting) -> Iterator[Row]:
-    """Dropout of a batch of grids, with the masks of trainings on a CPU; the peer is PyTorch."""
-    x = torch.ones((8, 49, 128) if setting.is_small else (128, 49, 1280))
-
-    def drop(*, as_commands: bool) -> None:
-        if as_commands:
-            dropout_masks.draw_in_words()
-        try:
-            torch.nn.functional.dropout(x, 0.2)
-        finally:
-            dropout_masks.draw_as_pytorch()
-
-    times = setting.measure(
-        {"ours": partial(drop, as_commands=True), "PyTorch": partial(drop, as_commands=False)},
-        calls=3,
-    )
-    yield Row("dropout of 128 grids", times["ours"], {"PyTorch": times["PyTorch"]})
 
 
 def reward_training(setting: Setting) -> Iterator[Row]:
@@ -499,7 +475,6 @@ BENCHMARKS: dict[str, Callable[[Setting], Iterator[Row]]] = {
     "clip_extraction": clip_extraction,
     "embedding_training": embedding_training,
     "caption_training": caption_training,
-    "dropout": dropout,
     "reward_training": reward_training,
     "starting": starting,
 }

@@ -1,26 +1,14 @@
-"""VG-BART and VG-T5 beside their text-only baselines: a training step, summaries by beam search.
+"""Training steps of VG-BART and VG-T5 beside their text-only baselines; parts of ``run.py``.
 
-    python benchmarks/video_summarization.py training [--family t5] [--threads 2] [--rounds 3]
-        [--batch 4]
-    python benchmarks/video_summarization.py generation [--family t5] [--threads 2] [--rounds 3]
-        [--batch 8] [--weights-dtype int8]
+    python benchmarks/video_summarization.py [--family t5] [--threads 2] [--rounds 3]
 
 Sizes are the paper's: transcripts of 512 tokens, summaries of 64, 256 frames of 2,048 channels,
-BART base with a dictionary of 51,200, T5 base with one of 32,128. Weights, texts and features are
-drawn. In a round every system has one turn, and a round's ratio is to the first system's turn in
-it; medians of both are printed. ``--clock cpu`` counts the process's own time, for a machine that
-others use as well: with one thread.
-
-Training: forward, loss and backward. Generation: beam 5, exactly 64 tokens. "bart" is fairseq's
-model in fairseq's generator, "bart, prepared" the same model as `fairseq-mm summarize` prepares it,
-as are the other systems but "t5". Hugging Face's generator and CTranslate2 run the same BART or T5
-where they are installed (`pip install transformers ctranslate2`). `--weights-dtype` is the type of
-the weights in the prepared models and in CTranslate2. The last line is the peak memory of the
-process; it is that of one system if `--systems` names one.
+BART base with a dictionary of 51,200, T5 base with one of 32,128; batches of 4. Weights, texts and
+features are drawn. A step is forward, loss and backward. In a round every system has one turn, and
+a round's ratio is to the first system's turn in it; medians of both are printed.
 """
 
 import argparse
-import resource
 import statistics
 import time
 from argparse import Namespace
@@ -29,7 +17,6 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from _other_engines import list_engines, writing_by
 from fairseq.data import Dictionary
 from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY
 from fairseq.models.bart import BARTModel
@@ -39,10 +26,7 @@ from fairseq.sequence_generator import SequenceGenerator
 import fairseq_mm  # noqa: F401 - registers the models
 from fairseq_mm.compat import activate, allocator
 from fairseq_mm.generation.beam_search import use_fast_beam_search
-from fairseq_mm.generation.defaults import WEIGHTS_DTYPES
-from fairseq_mm.models._text_bart import share_beams
 from fairseq_mm.models.vg_bart import bart_options
-from fairseq_mm.modules.packed_weights import pack_weights
 
 ADD_ON = {"video_encoder_layers": 0}
 DOT = {**ADD_ON, "fusion": "dot_product", "fusion_encoder_layers": "LAST"}
@@ -58,20 +42,6 @@ TRAINING: dict[str, dict[str, dict[str, Any]]] = {
         "vg_bart with VTF": {},
     },
     "t5": {"t5": {}, "vg_t5": ADD_ON, "vg_t5 with VTF": {}},
-}
-GENERATION: dict[str, dict[str, dict[str, Any]]] = {
-    "bart": {
-        "bart": {},
-        "bart, prepared": {},
-        "vg_bart": ADD_ON,
-        "vg_bart, decoder layer 2": {
-            **ADD_ON,
-            "fusion_encoder_layers": "",
-            "fusion_decoder_layers": "2",
-        },
-        "vg_bart with VTF": {},
-    },
-    "t5": {"t5": {}, "t5, prepared": {}, "vg_t5": ADD_ON, "vg_t5 with VTF": {}},
 }
 TYPES = {"bart": 51_200, "t5": 32_128}
 PAPER = Namespace(source=512, target=64, frames=256, channels=2048, beam=5)
@@ -167,7 +137,7 @@ def writing(
         min_len=sizes.target - 1,
     )
     # fairseq's own model keeps its own search
-    if name not in GENERATION:
+    if name not in TYPES:
         use_fast_beam_search(generator)
     if no_repeat_ngram_size:
         # as the tasks of this package do: activated, it replaces fairseq's blocking of n-grams
@@ -182,16 +152,16 @@ def writing(
     return write
 
 
-def compare(turns: dict[str, Callable[[], Any]], rounds: int, clock: Callable[[], float]) -> None:
-    """Prints a table of times, and of their ratios to the first's."""
+def compare(turns: dict[str, Callable[[], Any]], rounds: int) -> None:
+    """Print a table of times, and of their ratios to the first's."""
     times: dict[str, list[float]] = {name: [] for name in turns}
     for turn in turns.values():
         turn()
     for _ in range(rounds):
         for name, turn in turns.items():
-            start = clock()
+            start = time.perf_counter()
             turn()
-            times[name].append(clock() - start)
+            times[name].append(time.perf_counter() - start)
     first = next(iter(times.values()))
     print("| system | s | ratio |\n|---|---|---|")
     for name, found in times.items():
@@ -203,47 +173,20 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("what", choices=("training", "generation"))
     parser.add_argument("--family", choices=TYPES, default="bart")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--batch", type=int, help="4 for training, 8 for generation")
-    parser.add_argument("--clock", choices=("wall", "cpu"), default="wall")
     parser.add_argument("--small", action="store_true", help="tiny sizes, to try the program")
-    parser.add_argument("--weights-dtype", default="float32", choices=WEIGHTS_DTYPES)
-    parser.add_argument("--systems", nargs="+", help="of those that are printed; all by default")
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
     allocator.keep_freed_memory()  # as the commands do
     sizes = SMALL if args.small else Namespace(types=TYPES[args.family], **vars(PAPER))
-    is_training = args.what == "training"
-    batch = args.batch or (4 if is_training else 8)
-    print(
-        f"PyTorch {torch.__version__}, {args.threads} threads, {args.clock} time, batch {batch}\n"
-    )
-    task, drawn = make_task(sizes), draw(sizes, batch)
-    turns: dict[str, Callable[[], Any]] = {}
-    for name, chosen in (TRAINING if is_training else GENERATION)[args.family].items():
-        if args.systems and name not in args.systems:
-            continue
-        model = build(name, chosen, task, small=args.small)
-        if is_training:
-            turns[name] = training_step(name, model, drawn)
-            continue
-        if name != args.family:
-            model.eval()
-            share_beams(model)
-            pack_weights(model, args.weights_dtype)
-        turns[name] = writing(name, model, drawn, sizes)
-        if name == args.family:
-            for engine in list_engines(args.weights_dtype):
-                peer = f"{name}, {engine}"
-                if not args.systems or peer in args.systems:
-                    turns[peer] = writing_by(engine, model, drawn, sizes, args.weights_dtype)
-    with torch.set_grad_enabled(is_training):
-        compare(turns, args.rounds, time.process_time if args.clock == "cpu" else time.perf_counter)
-    peak = 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    print(f"\npeak memory of the process: {peak / 1e9:.2f} GB")
+    task, drawn = make_task(sizes), draw(sizes, 4)
+    turns = {
+        name: training_step(name, build(name, chosen, task, small=args.small), drawn)
+        for name, chosen in TRAINING[args.family].items()
+    }
+    compare(turns, args.rounds)
 
 
 if __name__ == "__main__":

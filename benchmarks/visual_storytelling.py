@@ -13,8 +13,7 @@ second give the time of an epoch of VIST's 40,155 stories beside GLAC's.
 
 Generation: stories of 12 words a sentence. One by one: greedily, a word at a time; the LSTMs step
 (by ``nn.LSTM``), the transformers read their sentence's beginning again at each word, as the
-released code does; of 4 stories. Batched: 64 stories through fairseq's generator, greedily. And
-Transtory-XL's time a step in the first and in the fifth sentence.
+released code does; of 4 stories. Batched: 64 stories through fairseq's generator, greedily.
 """
 
 import argparse
@@ -265,24 +264,6 @@ def generation(arches: Sequence[str], rounds: int) -> None:
             f"| {arch} | {slow:.3f} | {fast:.4f} | {slow / fast:.1f} | {1000 * step:.1f} |",
             flush=True,
         )
-    time_steps(features, mask)
-
-
-def time_steps(features: torch.Tensor, mask: torch.Tensor) -> None:
-    """Transtory-XL's step in the first and in the last sentence."""
-    model = build("transtory_xl").eval()
-    tokens = torch.randint(4, TYPES - 1, (STORIES, NUM_IMAGES * (WORDS + 1)))
-    tokens[:, WORDS + 1 :: WORDS + 1] = TASK.separator_index
-    with torch.no_grad():
-        encoded = model.encoder(features, mask)
-        state: dict = {}
-        times = [
-            timed(lambda t=t: model.decoder(tokens[:, : t + 1], encoded, state))
-            for t in range(tokens.size(1))
-        ]
-    spans = [range(k * (WORDS + 1), (k + 1) * (WORDS + 1)) for k in (0, NUM_IMAGES - 1)]
-    first, last = (1000 * statistics.median([times[t] for t in span]) for span in spans)
-    print(f"transtory_xl, ms a step: {first:.1f} in the first sentence, {last:.1f} in the fifth")
 
 
 def main() -> None:

@@ -1,28 +1,15 @@
-"""Training embeddings in fairseq against a plain PyTorch loop of the same model.
+"""Training of embeddings in fairseq beside a plain PyTorch loop of the same model, for ``run.py``.
 
-    OMP_NUM_THREADS=1 python benchmarks/vse_training.py [--threads 1] [--rounds 5] [--data DIR]
-
-Examples a second of fairseq's trainer with this package (data loading from the feature store,
-gradient clipping, logging and optimizer included) against a loop that has its features in memory, a
-``DataLoader``, ``nn.GRU`` or this package's LSTM, the loss as a matrix, ``torch.optim.Adam`` and
-``clip_grad_norm_``. Both begin with the same weights and take turns in one process, over the same
-batches, of sentences of like length; no process loads data for them. What is compared is CPU time,
-which other programs disturb less than wall time.
-
-Data are made, of the size of Flickr8k: 30,000 sentences of 8 to 14 words, 6,000 images of 1,280
-features; ``--data`` names a folder of ``fairseq-mm prepare captions`` instead.
+The loop has its features in memory, a ``DataLoader``, ``nn.GRU`` or this package's LSTM, the loss
+as a matrix, ``torch.optim.Adam`` and ``clip_grad_norm_``. Both begin with the same weights and take
+turns over the same batches. Data are drawn, of the size of Flickr8k: 30,000 sentences of 8 to 14
+words, 6,000 images of 1,280 features.
 """
 
-import argparse
-import json
-import logging
 import statistics
-import tempfile
-import time
-import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -142,11 +129,11 @@ def write_data(folder: Path, captions: int) -> None:
         writer.finish()
 
 
-def build_trainer(folder: Path, save_dir: Path, arch: str, args: argparse.Namespace) -> Trainer:
+def build_trainer(folder: Path, save_dir: Path, arch: str) -> Trainer:
     arguments = [str(folder), "--task", "multimodal_captioning", "--arch", arch, "--cpu"]
-    arguments += ["--criterion", "pairwise_ranking", "--negatives", args.negatives]
+    arguments += ["--criterion", "pairwise_ranking", "--negatives", "sum"]
     arguments += ["--optimizer", "adam", "--lr", str(RATE), "--clip-norm", str(CLIP)]
-    arguments += ["--batch-size", str(args.batch), "--num-workers", "0"]
+    arguments += ["--batch-size", "128", "--num-workers", "0"]
     arguments += ["--save-dir", str(save_dir)]
     parsed = options.parse_args_and_arch(options.get_training_parser(), arguments)
     cfg = convert_namespace_to_omegaconf(parsed)
@@ -168,128 +155,31 @@ def batches_of(trainer: Trainer) -> Iterator[list[dict[str, Any]]]:
         yield from iterators.GroupedIterator(epoch_iterator.next_epoch_itr(shuffle=True), 1)
 
 
-class Times(NamedTuple):
-    cpu: float
-    wall: float
-
-    @classmethod
-    def now(cls) -> "Times":
-        return cls(time.process_time(), time.perf_counter())
-
-    def passed(self) -> "Times":
-        now = Times.now()
-        return Times(now.cpu - self.cpu, now.wall - self.wall)
-
-
-class Round(NamedTuple):
-    """
-    Attributes:
-        ours: times of fairseq's updates.
-        plain: times of the loop's.
-        examples: in them.
-        difference: of the summed losses, relative.
-    """
-
-    ours: Times
-    plain: Times
-    examples: int
-    difference: float
-
-
-def train_by_fairseq(
-    trainer: Trainer, batches: Iterator[Any], steps: int
-) -> tuple[Times, list[list[int]], float]:
-    """Times of ``steps`` updates, the lines of each batch, and the sum of the losses of a pair."""
-    seen, total = [], 0.0
-    start = Times.now()
-    for _ in range(steps):
-        with metrics.aggregate("train_inner"):
-            batch = next(batches)
-            log = trainer.train_step(batch)
-        seen.append(batch[0]["id"])
-        total += log["loss"]
-    times = start.passed()
-    return times, [ids.tolist() for ids in seen], total
-
-
-def train_plainly(
-    model: nn.Module, optimizer: torch.optim.Optimizer, pairs: PlainPairs, lines: list[list[int]]
-) -> tuple[Times, float]:
-    """As :func:`train_by_fairseq`, of batches of known lines."""
-    total = 0.0
-    start = Times.now()
-    loader = torch.utils.data.DataLoader(pairs, batch_sampler=lines, collate_fn=collate_pairs)
-    for features, tokens, lengths, items in loader:
-        loss = plain_loss(*model(features, tokens, lengths), items) / len(items)
-        optimizer.zero_grad()
-        loss.backward()
-        nn.utils.clip_grad_norm_(model.parameters(), CLIP)
-        optimizer.step()
-        total += loss.item()
-    return start.passed(), total
-
-
-def run_rounds(trainer: Trainer, args: argparse.Namespace) -> list[Round]:
+def run_rounds(
+    trainer: Trainer, steps: int, rounds: int, clock: Callable[[], float]
+) -> tuple[float, float]:
+    """Return the median seconds of an update by fairseq's trainer and by the loop, in turns."""
     plain = PlainEmbedding(trainer.get_model())
     optimizer = torch.optim.Adam(plain.parameters(), lr=RATE)
     encoder = trainer.get_model().sentence_encoder
     pairs = PlainPairs(trainer.task.datasets["train"], reads_end=encoder.signs == "end")
     batches = batches_of(trainer)
-    rounds = []
-    for number in range(args.rounds + 1):
-        ours, lines, our_loss = train_by_fairseq(trainer, batches, args.steps)
-        theirs, plain_loss_ = train_plainly(plain, optimizer, pairs, lines)
-        if number:  # the first warms up
-            difference = abs(our_loss / plain_loss_ - 1)
-            rounds.append(Round(ours, theirs, sum(map(len, lines)), difference))
-    return rounds
-
-
-def report(arch: str, rounds: list[Round], args: argparse.Namespace) -> dict[str, float]:
-    print(f"{arch}: batches of {args.batch}, {args.threads} thread(s), {args.rounds} rounds")
-    result = {}
-    for kind in ("cpu", "wall"):
-        ours = [r.examples / getattr(r.ours, kind) for r in rounds]
-        plain = [r.examples / getattr(r.plain, kind) for r in rounds]
-        ratios = [a / b for a, b in zip(ours, plain)]
-        ratio = statistics.median(ratios)
-        print(
-            f"  {kind} time: fairseq_mm {statistics.median(ours):,.0f} examples/s, plain loop "
-            f"{statistics.median(plain):,.0f}, ratio {ratio:.2f} ({min(ratios):.2f} to "
-            f"{max(ratios):.2f})"
-        )
-        result[f"{arch}_{kind}_ratio"] = round(ratio, 3)
-    if args.negatives == "sum":
-        print(f"  losses differ by {max(r.difference for r in rounds):.1e}")
-    return result
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--archs", nargs="+", default=list(ARCHS), choices=ARCHS)
-    parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--steps", type=int, default=20, help="updates a round")
-    parser.add_argument("--batch", type=int, default=128)
-    parser.add_argument("--negatives", default="sum", help="of fairseq_mm; the loop's are summed")
-    parser.add_argument("--captions", type=int, default=30_000, help="of the data that are made")
-    parser.add_argument("--data", type=Path, help="folder of `prepare captions`")
-    args = parser.parse_args()
-    torch.set_num_threads(args.threads)
-    logging.disable(logging.INFO)
-    warnings.simplefilter("ignore")
-    result: dict[str, float] = {}
-    with tempfile.TemporaryDirectory() as folder:
-        if args.data is None:
-            write_data(Path(folder), args.captions)
-        for arch in args.archs:
-            trainer = build_trainer(args.data or Path(folder), Path(folder) / "ck", arch, args)
-            result.update(report(arch, run_rounds(trainer, args), args))
-            metrics.reset()
-    print(json.dumps(result))
-
-
-if __name__ == "__main__":
-    main()
+    times = []
+    for _ in range(rounds + 1):
+        seen, start = [], clock()
+        for _ in range(steps):
+            with metrics.aggregate("train_inner"):
+                batch = next(batches)
+                trainer.train_step(batch)
+            seen.append(batch[0]["id"].tolist())
+        middle = clock()
+        loader = torch.utils.data.DataLoader(pairs, batch_sampler=seen, collate_fn=collate_pairs)
+        for features, tokens, lengths, items in loader:
+            loss = plain_loss(*plain(features, tokens, lengths), items) / len(items)
+            optimizer.zero_grad()
+            loss.backward()
+            nn.utils.clip_grad_norm_(plain.parameters(), CLIP)
+            optimizer.step()
+        times.append(((middle - start) / steps, (clock() - middle) / steps))
+    ours, theirs = (statistics.median(column) for column in zip(*times[1:]))  # the first warms up
+    return ours, theirs

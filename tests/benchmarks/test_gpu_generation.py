@@ -30,24 +30,18 @@ def rows(monkeypatch, tmp_path):
 
 def test_summaries_are_those_of_hugging_face_with_the_same_weights(rows):
     pytest.importorskip("transformers")
-    measured = [x for x in rows("bart", "t5", "t5_static") if x["dtype"] == "float32"]
+    measured = [x for x in rows("bart", "t5") if x["dtype"] == "float32"]
     compared = {(x["system"], x["engine"].split(",")[0]): x for x in measured if "equal" in x}
     assert {*compared} == {(x, y) for x in ("bart", "t5") for y in ("HF", "ours")}
     assert all(x["equal"] == 1 for x in compared.values())
     assert all(x["x HF"] > 0 for x in compared.values() if x["engine"] == "ours")
 
 
-def test_each_system_has_a_row_in_float32_and_in_half_precision(rows, capsys):
-    measured = rows("conv_story", "captions")
-    systems = ("conv_story_tiny", "m_rnn", "transformer_captioner")
-    expected = {(x, y) for x in systems for y in ("float32", "bf16")}
-    assert {(x["system"], x["dtype"]) for x in measured} == expected
+def test_stories_have_a_row_in_float32_and_in_half_precision(rows):
+    measured = rows("conv_story")
+    assert {x["dtype"] for x in measured} == {"float32", "bf16"}
     for row in measured:
         assert row["x limit"] == pytest.approx(row["ms/step"] / row["limit ms"], rel=0.2, abs=0.1)
-    # a step's kernels are counted in one case of each system; a CPU has none
-    assert sum("kernels" in x for x in measured) == len(systems)
-    table = [x for x in capsys.readouterr().out.splitlines() if x.startswith("| ")]
-    assert len(table) == 2 + len(measured)
 
 
 def test_without_a_gpu_there_is_nothing_to_measure(monkeypatch, capsys):
