@@ -1,6 +1,7 @@
 # `make demo` and `make test` each work as the first command in a fresh clone: Python 3.11, make and
-# g++ are all they need. They create .venv, install there what setup.py and constraints.txt name, and
-# run. PYTHON, VENV, LEGACY_PYTHON and WHEELHOUSE can be given on the command line.
+# g++ are all they need. They create .venv, install there what they need of setup.py's extras in the
+# versions of constraints.txt, and run. PYTHON, VENV, LEGACY_PYTHON and WHEELHOUSE can be given on the
+# command line.
 
 # The first that runs: pyenv leaves commands in the PATH that only say which version to choose.
 first_running = $(firstword $(foreach p,$(1),$(shell $(p) -c 'import sys; print(sys.executable)' 2>/dev/null)))
@@ -8,6 +9,8 @@ PYTHON ?= $(call first_running,python3.11 python3.12 python3.13 python3)
 VENV ?= .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+# what tests, linters and the documentation need, too
+ALL_STAMP := $(VENV)/.installed-all
 
 LEGACY_PYTHON ?= $(call first_running,python3.10 $(wildcard $(HOME)/.pyenv/versions/3.10*/bin/python3.10))
 LEGACY_VENV ?= .venv-legacy
@@ -34,6 +37,7 @@ export PYTHONDONTWRITEBYTECODE =
 
 help:
 	@echo "make demo         train a model for each of the five tasks on drawings, show them on a page (demo/)"
+	@echo "make install      install everything: all extras, tests, linters, documentation"
 	@echo "make check        run ruff and the fast tests, before each commit (one minute)"
 	@echo "make test         run all tests but the long ones"
 	@echo "make soak         run the long tests too"
@@ -47,13 +51,18 @@ help:
 $(STAMP): setup.py constraints.txt
 	@test -n "$(PYTHON)" || { echo "no python3.11 found: make PYTHON=/path/to/python3.11 ..." >&2; exit 2; }
 	@test -n "$(wildcard $(WHEELHOUSE)/fairseq_fixed-*.whl)" || $(need_compiler)
-	@echo "Installing into $(VENV): 7.3 GB. pip prints nothing for some minutes."
+	@echo "Installing into $(VENV): 6.0 GB. pip prints nothing for some minutes."
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(INSTALL_ENV) $(BIN)/python -m pip install -q $(FIND_LINKS) torch torchvision
-	$(INSTALL_ENV) $(BIN)/python -m pip install -q $(FIND_LINKS) -e '.[fairseq,eval,heif,video,clip,convert,hf,hub,mauve,report,serve,timm,docs,dev]'
+	$(INSTALL_ENV) $(BIN)/python -m pip install -q $(FIND_LINKS) -e '.[fairseq,report,video]'
 	touch $@
 
-install: $(STAMP)
+$(ALL_STAMP): $(STAMP)
+	@echo "Installing what tests need: another 1.0 GB."
+	$(INSTALL_ENV) $(BIN)/python -m pip install -q $(FIND_LINKS) -e '.[fairseq,eval,heif,video,convert,hub,report,serve,timm,docs,dev]'
+	touch $@
+
+install: $(ALL_STAMP)
 
 wheelhouse:
 	@test -n "$(PYTHON)" || { echo "no python3.11 found: make PYTHON=/path/to/python3.11 ..." >&2; exit 2; }
@@ -72,23 +81,23 @@ CHECK_SLOW := data/test_feature_store_checksum data/test_feature_store_writer \
 	metrics/test_content_f1 metrics/test_meteor models/test_presets models/test_vg_bart_training \
 	models/test_vg_t5_commands
 
-check: $(STAMP)
+check: $(ALL_STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 $(CHECK_TESTS) \
 		$(CHECK_SLOW:%=--ignore=tests/%.py) $(PYTEST_ARGS)
 
-test: $(STAMP)
+test: $(ALL_STAMP)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 $(PYTEST_ARGS)
 
-soak: $(STAMP)
+soak: $(ALL_STAMP)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -m "slow or not slow" $(PYTEST_ARGS)
 
-bench: $(STAMP)
+bench: $(ALL_STAMP)
 	$(INSTALL_ENV) $(BIN)/python -m pip install -q -e '.[bench]'
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/run.py $(BENCH_ARGS)
 
-lint: $(STAMP)
+lint: $(ALL_STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
@@ -96,10 +105,10 @@ lint: $(STAMP)
 demo: $(STAMP)
 	$(BIN)/python examples/demo/run_demo.py --output demo
 
-docs: $(STAMP)
+docs: $(ALL_STAMP)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 
-dist-check: $(STAMP)
+dist-check: $(ALL_STAMP)
 	$(BIN)/python scripts/check_dist.py
 
 # Stock fairseq's requirements can only be read by pip older than 24.1.
