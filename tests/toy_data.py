@@ -51,16 +51,6 @@ def make_dictionary(*, reverse: bool = False, separator: bool = False) -> Dictio
     return dictionary
 
 
-def forget_digests(folder: Path) -> Path:
-    """Leave ``prepare.json`` as versions wrote it that recorded no digests."""
-    path = folder / "prepare.json"
-    report = json.loads(path.read_text())
-    for name in ("digests", "store", "stores", "sha256"):
-        report.pop(name, None)
-    path.write_text(json.dumps(report))
-    return folder
-
-
 def write_split(
     folder: Path, split: str, lines: list[tuple[str, str]], dictionary: Dictionary
 ) -> None:

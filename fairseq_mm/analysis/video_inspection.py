@@ -24,7 +24,6 @@ from torch import Tensor
 from fairseq_mm.analysis import check_one_model, rounded, to_array
 from fairseq_mm.data.indexed_oov import index_with, restore_oov_words
 from fairseq_mm.data.input_files import read_lines
-from fairseq_mm.data.prepared_files import check_prepared_file
 from fairseq_mm.data.subwords import by_word, join_pieces
 from fairseq_mm.errors import UserError
 from fairseq_mm.inference.checkpoint import Checkpoint, usable_device
@@ -356,7 +355,6 @@ class VideoInspection:
             path = os.path.join(cfg.data, "text", f"{self.split}.{language}")
             texts: list[list[str]] = []
             if os.path.exists(path):
-                check_prepared_file(path)
                 texts = [text.split() for _, text in read_lines(Path(path))]
             # another number of lines is another text, such as after an edit by hand
             self._written[side] = texts if len(texts) == len(self.dataset) else []

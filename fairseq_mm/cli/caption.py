@@ -236,13 +236,11 @@ class _NearestCaption:
 
     def __init__(self, folder: str) -> None:
         from fairseq_mm.data.input_files import check_line_counts
-        from fairseq_mm.data.prepared_files import check_prepared_file
         from fairseq_mm.data.split_files import read_visual_ids
         from fairseq_mm.metrics.nearest_caption import NearestCaption
 
         text_path = os.path.join(folder, "text", "train.txt")
         ids_path = os.path.join(folder, "train.visual_ids")
-        check_prepared_file(text_path)
         try:
             lines = Path(text_path).read_text(encoding="utf-8").splitlines()
         except OSError as error:

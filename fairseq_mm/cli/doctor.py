@@ -1,130 +1,301 @@
-"""Checks the installation, a data folder, feature stores and a checkpoint, and
-names remedies.
+"""Checks the installation, a data folder, feature stores and a checkpoint.
 
   fairseq-mm doctor
   fairseq-mm doctor --data data-bin/flickr8k --checkpoint checkpoints/m_rnn
 
 The task of the data folder is set up as in fairseq-train, and the splits are
-loaded. The model of the checkpoint is built in this task as in
-fairseq-generate; without --data, it is built from the checkpoint alone.
-Nothing is downloaded.
-
-The files of a data folder are compared with the digests that fairseq-mm
-prepare has recorded in prepare.json. --repair adds missing digests if the
-folder has no other problem; --accept-changes also replaces digests that differ.
+loaded. The model of the checkpoint is built in this task, or from the
+checkpoint alone. Nothing is downloaded.
 
 Each finding is a line: "ok", "note" (something optional is missing) or
-"PROBLEM"; notes and problems have a remedy behind "->". The exit status is 2 if
-there is a problem. The command also works if fairseq, or any other package, is
-missing or broken.
+"PROBLEM", with a remedy behind "->". The exit status is 2 if there is a
+problem. The command also works if a package is missing or broken.
 """
 
 import argparse
+import contextlib
+import importlib
+import importlib.metadata
+import importlib.util
 import logging
 import os
+import platform
+import sys
 import warnings
 from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, NamedTuple, Optional
 
 from fairseq_mm.cli import arguments
-from fairseq_mm.cli import doctor_environment as environment
-from fairseq_mm.cli.doctor_checkpoint import check_checkpoint
-from fairseq_mm.cli.doctor_data import check_data, check_features, check_file_types, needs_features
-from fairseq_mm.cli.doctor_digests import FolderDigests
-from fairseq_mm.cli.doctor_environment import Finding
-from fairseq_mm.data.prepared_files import unchecked
+from fairseq_mm.cli.records import counted
+from fairseq_mm.data.input_files import SPLITS
 from fairseq_mm.errors import EXIT_STATUS, UserError
+
+# modules that extras of fairseq-mm install
+EXTRAS = "pycocoevalcap timm pillow_heif av safetensors huggingface_hub fairscale gradio"
+_USE_ITS_FOLDER = (
+    "use the folder that it was trained on, or prepare with its dictionary and features"
+)
+_ANEW = "prepare the folder anew with fairseq-mm prepare"
+
+
+class Kind(NamedTuple):
+    task: str
+    inputs: str
+    languages: tuple[str, ...] = ()
+
+    @property
+    def dictionaries(self) -> list[str]:
+        return [f"dict.{language}.txt" for language in self.languages] or ["dict.txt"]
+
+
+KINDS = {
+    "captions": Kind("multimodal_captioning", "images"),
+    "visual stories": Kind("visual_storytelling", "images"),
+    "prompts": Kind("hierarchical_story", "prompts", ("wp_source", "wp_target")),
+    "videos": Kind("video_summarization", "videos", ("tran", "desc")),
+}
+
+# level (ok, note or PROBLEM), what was checked, result, remedy
+Finding = tuple[str, str, str, str]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    arguments.add(
-        parser,
-        *("data", "features", "checkpoint", "weights"),
-        features={
-            "help": f"Feature store; several are separated by {os.pathsep!r} (default: features.h5 "
-            "in a data folder of images or videos)."
-        },
-        checkpoint={
-            "required": False,
-            "help": "Checkpoint, or folder with checkpoint_best.pt or else checkpoint_last.pt.",
-        },
-    )
-    arguments.add_rows(
-        parser,
-        {
-            "--repair": ("Add the digests that prepare.json of --data lacks.", arguments.FLAG),
-            "--accept-changes": (
-                "With --repair: replace the digests of files that were changed on purpose.",
-                arguments.FLAG,
-            ),
-        },
-    )
+    names = ("data", "features", "checkpoint", "weights")
+    arguments.add(parser, *names, checkpoint={"required": False})
 
 
 def run(args: argparse.Namespace) -> int:
-    if args.weights and not args.checkpoint:
-        raise UserError("--weights: needs --checkpoint, whose extractor it belongs to.")
-    if args.repair and not args.data:
-        raise UserError("--repair: needs --data, the folder whose digests are recorded.")
-    if args.accept_changes and not args.repair:
-        raise UserError("--accept-changes: needs --repair, which records the changes.")
     # Tasks log while they are set up, and packages warn; both would mix with the findings.
     logging.disable(logging.WARNING)
     warnings.simplefilter("ignore")
     num_problems = 0
-    for finding in _findings(args):
-        num_problems += finding.level == "PROBLEM"
-        remedy = f" -> {finding.remedy}" if finding.remedy else ""
-        line = f"{finding.level:<8} {finding.subject}: {finding.text}{remedy}"
-        # Errors of torch have several lines, but a finding is one line. It is flushed, so that
-        # the last line before a crash shows where the crash happened.
+    for level, subject, text, remedy in _findings(args):
+        num_problems += level == "PROBLEM"
+        line = f"{level:<8} {subject}: {text}" + (f" -> {remedy}" if remedy else "")
+        # flushed, so that the last line before a crash shows where the crash happened
         print(" ".join(line.splitlines()), flush=True)
-    plural = "" if num_problems == 1 else "s"
-    print(f"{num_problems} problem{plural} found" if num_problems else "no problem found")
+    print(f"{counted(num_problems, 'problem')} found" if num_problems else "no problem found")
     return EXIT_STATUS if num_problems else 0
 
 
 def _findings(args: argparse.Namespace) -> Iterator[Finding]:
-    yield from _check_environment()
-    digests = None
+    yield from check_environment()
+    stores: list[Any] = []
+    names = [os.path.join(args.data or "", f"features.{end}") for end in ("h5", "json")]
+    if args.features is not None or (args.data and any(map(os.path.exists, names))):
+        yield from _check_features(args.data or "", args.features, stores)
     if args.data:
-        # This check comes before any file is opened: reading a pipe would wait for ever.
-        unreadable = list(check_file_types(args.data))
-        if unreadable:
-            yield from unreadable
-            return
-        digests = FolderDigests(args.data, repair=args.repair, accept=args.accept_changes)
-        yield from digests.check()
-    store, is_readable, num_problems = None, True, 0
-    # Readers compare digests, too, and refuse a file that differs. All files have been compared
-    # above, and here a file that differs is still examined.
-    with unchecked():
-        if args.features is not None or (args.data and needs_features(args.data)):
-            store, findings = check_features(args.data, args.features)
-            is_readable = store is not None
-            num_problems += not is_readable
-            yield from findings
-        if digests is not None:
-            if store is not None:
-                yield from digests.check_store(store)
-            for finding in check_data(
-                args.data, args.features, is_readable=is_readable, is_aligned=digests.is_whole
-            ):
-                num_problems += finding.level == "PROBLEM"
-                yield finding
-            # This comes last, because the digests of a damaged folder must not be recorded.
-            yield from digests.mend(is_sound=not num_problems)
-        if args.checkpoint:
-            yield from check_checkpoint(
-                args.checkpoint, args.data, args.features, store, args.weights
-            )
+        yield from _check_data(args.data, args.features, *stores)
+    if args.checkpoint:
+        yield from _check_checkpoint(args, *stores)
 
 
-def _check_environment() -> Iterator[Finding]:
-    yield environment.check_python()
+def _describe(error: BaseException) -> str:
+    return str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
+
+
+def check_environment() -> Iterator[Finding]:
+    """Check Python, packages, fairseq and the device."""
+    yield "ok", "Python", f"{platform.python_version()} at {sys.executable}", ""
     for name in ("numpy", "h5py", "torch", "torchvision"):
-        yield environment.check_package(name)
-    yield from environment.check_torchvision_fits()
-    yield from environment.check_fairseq()
-    yield environment.check_program("g++", "building fairseq", "apt install g++")
-    yield from map(environment.check_extra, environment.EXTRAS)
-    yield environment.check_device()
+        try:
+            module = importlib.import_module(name)
+            yield "ok", name, getattr(module, "__version__", "of unknown version"), ""
+        except Exception as error:  # for example, a package built for another CUDA
+            text = f"does not import ({_describe(error)})"
+            yield "PROBLEM", name, text, f"pip install --force-reinstall {name}"
+    yield from check_fairseq()
+    for name in EXTRAS.split():
+        if importlib.util.find_spec(name) is None:  # an import can take seconds
+            yield "note", name, "not installed", "if an error names it, install it"
+        else:
+            yield "ok", name, "installed", ""
+    torch: Any = sys.modules.get("torch")
+    if torch is not None:
+        names = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
+        yield "ok", "device", ", ".join(names) or f"CPU, {os.cpu_count()} cores", ""
+
+
+def check_fairseq() -> Iterator[Finding]:
+    """Yield a problem if fairseq is missing, broken, incomplete or installed twice."""
+    names = ("fairseq", "fairseq-fixed")
+    installed = [x for name in names for x in importlib.metadata.distributions(name=name)]
+    build = " and ".join(f"{x.name} {x.version}" for x in installed) or "of unknown origin"
+    try:
+        if len(installed) == 2:
+            raise ImportError("both are installed, in the same folder")
+        import fairseq_mm
+
+        fairseq_mm.register()
+        # compiled parts without which fairseq reads no data
+        for name in ("data_utils_fast", "token_block_utils_fast"):
+            importlib.import_module(f"fairseq.data.{name}")
+        yield "ok", "fairseq", f"{build} imports", ""
+    except Exception as error:
+        remedy = "pip uninstall -y fairseq fairseq-fixed, then pip install 'fairseq-mm[fairseq]'"
+        yield "PROBLEM", "fairseq", f"{build} does not import ({_describe(error)})", remedy
+
+
+def find_data_folder(folder: str) -> tuple[str, str]:
+    """Return the path of the data folder and its kind, a key of ``KINDS``. The path differs from
+    ``folder`` if this is a language model's subfolder of a data folder."""
+    path = Path(folder).absolute()
+    for place in (path, path.parent) if path.name in ("prompts", "stories") else (path,):
+        for kind in ("prompts", "videos"):
+            if any((place / name).exists() for name in KINDS[kind].dictionaries):
+                return (folder if place == path else str(place)), kind
+    with contextlib.suppress(OSError):
+        if b"\n<sent> " in b"\n" + (path / "dict.txt").read_bytes():
+            return folder, "visual stories"
+    return folder, "captions"
+
+
+def _check_features(folder: str, paths: Optional[str], stores: list[Any]) -> Iterator[Finding]:
+    """Open feature stores, add all of them as one to ``stores``, and read them whole."""
+    try:
+        from fairseq_mm.data.feature_store import open_folder_features
+
+        store = open_folder_features(folder, paths)
+        # The store records that its values are finite, but they may have changed since then.
+        store.check_finite(reread=True)
+        for one in store.stores:
+            if one.content_checksum:  # other programs write no checksum
+                one.check_content()
+    except Exception as error:
+        yield "PROBLEM", "features", _describe(error), "make it anew with extract or store import"
+        return
+    stores.append(store)
+    yield "ok", store.path, f"{len(store)} items of feature dimension {store.dim}, all finite", ""
+
+
+def set_up(task: str, folder: str, features: Optional[str]) -> Any:
+    """Set up a task in a data folder as ``fairseq-train`` does, with default options."""
+    import fairseq_mm
+
+    fairseq_mm.register()  # this imports fairseq, which may be broken
+    from fairseq.tasks import TASK_DATACLASS_REGISTRY, TASK_REGISTRY
+
+    options: dict[str, Any] = {"features": features} if features else {}
+    cfg = TASK_DATACLASS_REGISTRY[task](data=folder, seed=1, **options)
+    return TASK_REGISTRY[task].setup_task(cfg)
+
+
+def _check_data(folder: str, features: Optional[str], store: Any = None) -> Iterator[Finding]:
+    """Set up the task of a data folder, and load its splits as training does."""
+    root, name = find_data_folder(folder)
+    kind = KINDS[name]
+    try:
+        from fairseq_mm.prepare.data_folder import is_half_moved
+
+        if is_half_moved(folder):
+            raise UserError("a run of prepare was killed before its files had moved into place")
+        if kind.inputs == "images" and store is None and (Path(root) / "dict.txt").exists():
+            text = "its text is not checked, as no task can be set up without features"
+            yield "note", folder, text, "extract its features; SC-NLM and n-gram models need none"
+            return
+        task = set_up(kind.task, root, features if kind.inputs != "prompts" else None)
+    except Exception as error:  # a broken package can raise any error
+        yield "PROBLEM", folder, _describe(error), _ANEW
+        return
+    dictionaries = [task.source_dictionary, task.target_dictionary] if kind.languages else []
+    for file, dictionary in zip(kind.dictionaries, dictionaries or [task.target_dictionary]):
+        words = len(dictionary) - dictionary.nspecial
+        yield "ok", os.path.join(root, file), f"{words} words", ""
+    if kind.inputs == "videos" and store is None:
+        # The task opens features unless its model reads text only.
+        reads_text = SimpleNamespace(reads_video=False, max_positions=lambda: (10**9, 10**9))
+        task.models.append(reads_text)
+    names = [x for x in os.listdir(root) if x.endswith((".idx", ".bin", ".visual_ids"))]
+    splits = [split for split in SPLITS if any(x.startswith(f"{split}.") for x in names)]
+    if not splits:
+        yield "PROBLEM", root, f"has none of the splits {', '.join(SPLITS)}", _ANEW
+    for split in splits:
+        try:
+            if hasattr(task.cfg, "eval_gen"):  # which reads the references, as a validation does
+                path = os.path.join(root, f"{split}.references.jsonl")
+                task.cfg.eval_gen = split != "train" or os.path.exists(path)
+            # `combine` and `epoch` tell the task that it loads the split for training.
+            task.load_dataset(split, combine=False, epoch=1)
+        except UserError as error:
+            yield "PROBLEM", split, str(error), _ANEW
+            continue
+        dataset = task.datasets[split]
+        noun = {"images": "lines", "prompts": "pairs", "videos": "videos"}[kind.inputs]
+        items = f" of {len(set(dataset.visual_ids))} items" if kind.inputs == "images" else ""
+        yield "ok", split, f"{len(dataset)} {noun}{items}", ""
+
+
+def _check_checkpoint(args: argparse.Namespace, store: Any = None) -> Iterator[Finding]:
+    """Build the model of a checkpoint, in the task of the data folder if there is one, and compare
+    its extractor with the features."""
+    remedy = "name another checkpoint"
+    try:
+        import torch
+
+        from fairseq_mm.extract.identity import check_same_extractor
+        from fairseq_mm.extract.weights import checked_weights_file
+        from fairseq_mm.inference.checkpoint import Checkpoint
+        from fairseq_mm.inference.extractor_provenance import find_weights_file
+        from fairseq_mm.models._provenance import fingerprint
+
+        checkpoint = Checkpoint.open(args.checkpoint, data=args.data)
+        yield "ok", checkpoint.path, checkpoint.summary(), ""
+        # A training that diverged saves such weights, and fairseq loads them without a message.
+        for name, weight in checkpoint.weights.items():
+            if torch.is_tensor(weight) and not bool(torch.isfinite(weight).all()):
+                yield "PROBLEM", checkpoint.path, f"{name} has NaN or infinite values", remedy
+                break  # NaN spreads to nearly all weights; one name is enough
+        if not checkpoint.has_provenance and args.data is None:
+            text = f"carries no dictionary (fairseq's --arch {checkpoint.arch})"
+            yield "note", "checkpoint", text, "name its data folder too: --data"
+            return
+        checkpoint.build("cpu")  # a GPU may be full
+        if not checkpoint.has_provenance:
+            text = f"carries no dictionary (fairseq's --arch {checkpoint.arch}); it fits those of"
+            yield "ok", "checkpoint", f"{text} {args.data}", ""
+            return
+        words = {"dictionary": checkpoint.words}
+        # For a model of captions, source_words is the dictionary of part-of-speech tags.
+        if checkpoint.input_kind == "prompts" and checkpoint.provenance.get("source_words"):
+            words = {"source dictionary": checkpoint.provenance["source_words"]}
+            words["target dictionary"] = checkpoint.words
+        kind = f", subwords {checkpoint.subwords['kind']}" if checkpoint.subwords else ""
+        for name, own in words.items():
+            yield "ok", "checkpoint", f"{name} of {len(own)} words, {fingerprint(own)}{kind}", ""
+        remedy = _USE_ITS_FOLDER
+        if args.data is not None and os.path.isdir(args.data):
+            _build_in_folder(checkpoint, args.data, args.features)
+        identity = checkpoint.extractor
+        remedy = "extract the features with the checkpoint's extractor"
+        if store is not None and checkpoint.feature_dim:
+            checkpoint.check_features(store)
+            if identity.get("extractor") and store.attributes.get("extractor"):
+                by = {"recorded_by": "the checkpoint's features", "given_by": store.path}
+                check_same_extractor(identity, store.attributes, **by)
+        recorded, name = str(identity.get("weights", "")), str(identity.get("extractor"))
+        remedy = "put the file beside the checkpoint, or name it with --weights"
+        if len(recorded) == 64:  # a digest; published weights have a name
+            file = find_weights_file(identity, [checkpoint.path], args.weights)
+            yield "ok", f"weights of {name}", checked_weights_file(name, recorded, file), ""
+    except Exception as error:  # a broken package can raise any error
+        yield "PROBLEM", "checkpoint", _describe(error), remedy
+
+
+def _build_in_folder(checkpoint: Any, folder: str, features: Optional[str]) -> None:
+    """Build a checkpoint's model in the task of a data folder, as fairseq-generate does."""
+    from fairseq.tasks import TASK_REGISTRY
+
+    root, kind = find_data_folder(folder)
+    name = checkpoint.task_name
+    if KINDS[kind].inputs != checkpoint.input_kind:
+        text = f"is a model of {checkpoint.input_kind} (--task {name}), but {folder} has {kind}"
+        raise UserError(text)
+    if name != "language_modeling":  # whose folder is one of two subfolders
+        # models of fairseq's translation run in the folder's task
+        is_ours = hasattr(TASK_REGISTRY.get(name), "from_provenance")
+        task = set_up(name if is_ours else KINDS[kind].task, root, features)
+        # The state restores the maximum lengths, from which the build sizes position tables.
+        task.load_state_dict(checkpoint.task_state)
+        checkpoint.build_model(task)

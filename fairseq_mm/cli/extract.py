@@ -210,8 +210,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from fairseq_mm.data.feature_store import FeatureStore
-    from fairseq_mm.data.prepared_files import record_store
     from fairseq_mm.extract.extractor import build_extractor
     from fairseq_mm.extract.networks import find_family
     from fairseq_mm.extract.runner import extract_to_store
@@ -253,9 +251,6 @@ def run(args: argparse.Namespace) -> int:
             file=sys.stderr,
         )
         return 130  # as a shell reports SIGINT, so that scripts can tell it from an error
-    store = FeatureStore(output)
-    # a data folder keeps digests of its files: a new features.h5 would look like a damaged one
-    record_store(output, len(store), store.content_checksum)
     print(_describe(summary, output, extractor.dim, reader))
     return 0
 

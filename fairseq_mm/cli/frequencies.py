@@ -67,7 +67,7 @@ def _read_split(data: str, split: str) -> tuple[Any, Any, Any, list[str]]:
     """
     import numpy as np
 
-    from fairseq_mm.cli.doctor_data import KINDS, find_data_folder
+    from fairseq_mm.cli.doctor import KINDS, find_data_folder
     from fairseq_mm.data.binarised_text import load_binarised_text, load_dictionary
     from fairseq_mm.data.input_files import check_line_counts
     from fairseq_mm.data.reward_text import RewardText, text_files

@@ -10,7 +10,6 @@ from typing import Any, Callable, Optional, Union
 from fairseq_mm.cli.score_alignment import check_generated_for, check_generated_for_lines
 from fairseq_mm.data.indexed_oov import restore_oov_words
 from fairseq_mm.data.input_files import parse_json, read_lines
-from fairseq_mm.data.prepared_files import check_prepared_file
 from fairseq_mm.data.split_files import read_oov_words, read_references, read_visual_ids
 from fairseq_mm.data.story_file import read_stories
 from fairseq_mm.data.transcript_text import is_not_available
@@ -227,7 +226,6 @@ def existing_file(data: Optional[Union[str, Path]], *names: str) -> Optional[str
 
 
 def _read_lines(path: str, kind: str) -> list[str]:
-    check_prepared_file(path)
     try:
         return Path(path).read_text(encoding="utf-8").split("\n")
     except (OSError, UnicodeDecodeError) as error:

@@ -11,7 +11,6 @@ from typing import Any, NamedTuple, Optional
 
 from fairseq_mm.data.binarised_text import check_line_counts, load_binarised_text, load_dictionary
 from fairseq_mm.data.indexed_oov import restore_oov_words
-from fairseq_mm.data.prepared_files import check_prepared_file
 from fairseq_mm.data.split_files import read_oov_words, read_visual_ids
 from fairseq_mm.data.split_text import Folder
 from fairseq_mm.data.story_text import SEPARATOR
@@ -41,7 +40,6 @@ class SplitText:
         self.subwords = Subwords.load(folder)
         self.oov_words: Optional[list[list[str]]] = None
         unknowns = Path(folder) / f"{split}.unknowns.jsonl"
-        check_prepared_file(unknowns)
         if unknowns.is_file():
             self.oov_words = read_oov_words(unknowns)
             check_line_counts({self.path: len(self), str(unknowns): len(self.oov_words)})
@@ -85,17 +83,14 @@ def read_binarised_references(folder: Folder, split: str) -> Optional[BinarisedR
     """Read the binarised targets of a split as references; return None if there are none.
 
     If there is no ``<split>.visual_ids``, the id of each line is its number, counted from 0. Raise
-    UserError if a file is damaged, the targets and ``<split>.visual_ids`` have different numbers of
-    lines, or ``prepare`` wrote a ``<split>.references.jsonl`` that is missing now.
+    UserError if a file is damaged, or the targets and ``<split>.visual_ids`` have different numbers
+    of lines.
     """
     missing = Path(folder) / f"{split}.references.jsonl"
-    # targets replace only references that never existed, not a file of `prepare` that was lost
-    check_prepared_file(missing)
     text = find_split_text(folder, split)
     if text is None:
         return None
     ids_path = Path(folder) / f"{split}.visual_ids"
-    check_prepared_file(ids_path)
     visual_ids = [str(line) for line in range(len(text))]
     if ids_path.exists():
         visual_ids = read_visual_ids(ids_path)

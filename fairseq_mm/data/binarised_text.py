@@ -14,7 +14,6 @@ import numpy as np
 from fairseq.data import Dictionary, data_utils
 
 from fairseq_mm.data.input_files import check_line_counts, read_lines
-from fairseq_mm.data.prepared_files import check_prepared_file
 from fairseq_mm.errors import UserError
 
 _MMAP_MAGIC = b"MMIDIDX\x00\x00"
@@ -25,9 +24,8 @@ _CODES = {4: np.int32, 5: np.int64, 8: np.uint16, 9: np.uint32}
 
 
 def load_dictionary(path: str) -> Dictionary:
-    """Load and check a dictionary. Raise UserError if the file is missing, has no word, is not the
-    file that ``prepare`` has written, or has a line that is not a word and its count."""
-    check_prepared_file(path)
+    """Load and check a dictionary. Raise UserError if the file is missing, has no word, or has a
+    line that is not a word and its count."""
     try:
         dictionary = Dictionary.load(path)
     except FileNotFoundError:
@@ -61,7 +59,6 @@ def load_binarised_text(base: str, *, num_types: int, end: int) -> Any:
             raise UserError(
                 f"{base}{suffix}: no such file; binarise the split with fairseq-preprocess."
             )
-        check_prepared_file(base + suffix)
     damaged = f"{base}.bin and .idx cannot be read"
     remedy = "binarise the split anew with fairseq-preprocess."
     try:

@@ -34,7 +34,6 @@ from fairseq_mm.data.feature_sources import Source, SourceTable, read_sources
 from fairseq_mm.data.feature_store_checksum import content_checksum
 from fairseq_mm.data.feature_store_file import open_hdf5, read_layout, size_and_time
 from fairseq_mm.data.input_files import read_json
-from fairseq_mm.data.prepared_files import STORE_LIST, check_prepared_file, warn_of_other_stores
 from fairseq_mm.errors import UserError
 
 Progress = Callable[[Iterable[str]], Iterable[str]]
@@ -49,6 +48,8 @@ EXTRACTOR_ATTRIBUTES = (
 # attributes that describe the extractor further, and may differ between features that fit together:
 # version of the network's library, and config of a network of transformers
 EXTRACTOR_NOTES = ("library", "network_config")
+# the stores of a data folder without features.h5: [{"store": path, "prefix": text}, ...]
+STORE_LIST = "features.json"
 # attributes of a part of a list: "2/3", and a digest of all ids of the list
 SHARD_ATTRIBUTES = ("shard", "shard_of")
 # rows are checked and copied in pieces, since a whole store may not fit into memory
@@ -446,7 +447,6 @@ def open_folder_features(
         # only a program that rewrote the store has cut off the checksum of its metadata
         if not store.has_checksum:
             store.check_content()
-    warn_of_other_stores(folder, features.stores, are_of_folder=not paths)
     return features
 
 
@@ -462,7 +462,6 @@ def listed_stores(folder: str) -> list[tuple[str, str]]:
         return [(own, "")]
     if not os.path.exists(path):
         return []
-    check_prepared_file(path)
     content = read_json(path)
     stores = []
     for entry in content if isinstance(content, list) else [None]:

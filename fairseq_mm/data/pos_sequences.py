@@ -21,7 +21,6 @@ from fairseq.data import Dictionary
 
 from fairseq_mm.data.binarised_text import build_dictionary, check_line_counts
 from fairseq_mm.data.input_files import read_lines
-from fairseq_mm.data.prepared_files import check_prepared_file
 from fairseq_mm.errors import UserError
 
 logger = logging.getLogger(__name__)
@@ -60,7 +59,6 @@ class TagLines:
 
 def read_tags(path: str) -> list[str]:
     """Read the lines of a ``.tags`` file. Raise UserError if the file is missing or not UTF-8."""
-    check_prepared_file(path)
     what = "it has the tags of each line of text: make it with scripts/tag_pos.py"
     return [line for _, line in read_lines(path, what=what)]
 

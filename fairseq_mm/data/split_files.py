@@ -23,17 +23,14 @@ from typing import Any, Optional, Union
 import numpy as np
 
 from fairseq_mm.data.input_files import SPLITS, parse_json, read_lines, refuse_device
-from fairseq_mm.data.prepared_files import check_prepared_file
 from fairseq_mm.errors import UserError
 
 MISSING_IMAGES = "missing_images.txt"
 
 
 def _check_split_file(path: Union[str, os.PathLike]) -> None:
-    """Raise UserError if a file of a split differs from its digest in ``prepare.json``. If the file
-    is missing and its folder has no file of this split, the error names the folder's splits."""
+    """Raise UserError that names a folder's splits if the folder has no file of this split."""
     refuse_device(path)
-    check_prepared_file(path)
     folder, name = os.path.split(os.fspath(path))
     split = name.partition(".")[0]
     if os.path.exists(path) or not os.path.isdir(folder or "."):
@@ -96,12 +93,10 @@ def read_published_captions(folder: Union[str, os.PathLike], split: str) -> Opti
 
     The captions are the references in ``<split>.references.jsonl``. Return None if this file or
     ``<split>.visual_ids`` does not exist, or if an image has more or fewer references than lines.
-    Raise UserError if a file is damaged, or missing although ``prepare`` wrote it.
+    Raise UserError if a file is damaged.
     """
     ids_path = Path(folder) / f"{split}.visual_ids"
     references_path = Path(folder) / f"{split}.references.jsonl"
-    check_prepared_file(ids_path)
-    check_prepared_file(references_path)
     if not (ids_path.exists() and references_path.exists()):
         return None
     keys, references = read_visual_ids(ids_path), read_references(references_path)
@@ -116,7 +111,6 @@ def read_oov_words(path: Union[str, os.PathLike]) -> list[list[str]]:
     """Read, for each line of a split, the words that ``<unk-0>``, ``<unk-1>``, ... stand for. Raise
     UserError if the file is missing, or a line is no JSON list of words."""
     refuse_device(path)
-    check_prepared_file(path)
     oov_words = []
     what = "it holds the words that <unk-0>, <unk-1>, ... stand for"
     for number, line in read_lines(path, what=what):
@@ -135,7 +129,6 @@ def read_missing_images(folder: Union[str, os.PathLike]) -> frozenset[str]:
     are none. Raise UserError if the file cannot be read, or has an empty line."""
     path = Path(folder) / MISSING_IMAGES
     refuse_device(path)
-    check_prepared_file(path)
     if not path.exists():
         return frozenset()
     ids = []

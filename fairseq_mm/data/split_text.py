@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import NamedTuple, Union
 
 from fairseq_mm.data.input_files import check_line_counts, parse_object, read_lines
-from fairseq_mm.data.prepared_files import check_prepared_file
 from fairseq_mm.data.split_files import read_visual_ids
 from fairseq_mm.data.story_text import NUM_IMAGES, SEPARATOR
 from fairseq_mm.errors import UserError
@@ -91,7 +90,6 @@ def read_albums(data: Folder, split: str) -> list[str]:
     """Read the album id of each visual story from ``<split>.stories.jsonl`` in the data folder
     ``data``. Raise UserError if the file cannot be read, or a line names no album."""
     path = Path(data) / f"{split}.stories.jsonl"
-    check_prepared_file(path)
     albums = []
     for number, line in read_lines(path, what="it names the album of each story"):
         try:
@@ -128,7 +126,6 @@ def read_visual_story_split(data: Folder, split: str) -> VisualStorySplit:
 
 
 def _read_words(path: Path, what: str) -> list[list[str]]:
-    check_prepared_file(path)
     texts = [line.split() for _, line in read_lines(path, what=what)]
     if not texts:
         raise UserError(f"{path}: must have a text a line, but is empty.")

@@ -27,7 +27,6 @@ import numpy as np
 
 from fairseq_mm.data.input_files import decoded, parse_json, read_bytes, read_json
 from fairseq_mm.data.output_file import output_file, partial_path
-from fairseq_mm.data.prepared_files import check_prepared_file
 from fairseq_mm.errors import UserError
 
 SUBWORDS_FILE = "subwords.json"
@@ -183,7 +182,6 @@ class Subwords:
         """Load the tokenizer of a data folder; without ``subwords.json``, its kind is ``none``.
         Raise UserError if a file is missing or damaged."""
         path = os.path.join(os.fspath(folder), SUBWORDS_FILE)
-        check_prepared_file(path)
         if not os.path.exists(path):
             return cls()
         description = read_json(path)
@@ -191,8 +189,6 @@ class Subwords:
             raise UserError(f'{path}: must be {{"kind": ...}}, but is {description!r:.60} instead.')
         names = KINDS.get(str(description.get("kind")), ())
         where = {name: os.path.join(os.fspath(folder), name) for name in names}
-        for place in where.values():
-            check_prepared_file(place)
         files = {name: read_bytes(place) for name, place in where.items()}
         return cls._from_description(description, files, path, where)
 

@@ -12,7 +12,6 @@ import numpy as np
 from fairseq_mm.data.feature_store import FeatureStore
 from fairseq_mm.data.input_files import check_line_counts
 from fairseq_mm.data.pos_sequences import check_alignment, read_tags
-from fairseq_mm.data.prepared_files import check_prepared_file
 from fairseq_mm.data.split_files import read_visual_ids
 from fairseq_mm.errors import UserError
 from fairseq_mm.inference.candidates import TrainingSentences
@@ -89,7 +88,6 @@ def load_structured_captioner(
 
 
 def _read_lines(path: str) -> list[str]:
-    check_prepared_file(path)
     try:
         lines = Path(path).read_text(encoding="utf-8").split("\n")
     except OSError as error:

@@ -35,7 +35,6 @@ from typing import NamedTuple, Union
 
 import numpy as np
 
-from fairseq_mm.data.prepared_files import check_prepared_file
 from fairseq_mm.errors import UserError
 from fairseq_mm.ngrams.ngram_model import END, START, UNKNOWN, NgramModel, NgramTable
 
@@ -64,7 +63,6 @@ def read_token_lines(paths: Iterable[Union[str, os.PathLike]]) -> Iterator[list[
     lines. Raise UserError if a file cannot be read, has no tokens, or contains ``<s>`` or
     ``</s>``."""
     for path in paths:
-        check_prepared_file(path)
         has_tokens = False
         try:
             # utf-8-sig: a byte order mark would become part of the first word

@@ -16,7 +16,7 @@ folder.
 
 from typing import ClassVar, Optional
 
-from fairseq_mm.data.prepared_files import STORE_LIST
+from fairseq_mm.data.feature_store import STORE_LIST
 from fairseq_mm.errors import UserError
 from fairseq_mm.prepare.corpus import Example, Field, FieldTable
 from fairseq_mm.prepare.writer import FolderWriter, json_line

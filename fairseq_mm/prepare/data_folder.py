@@ -20,13 +20,13 @@ from fairseq_mm import __version__
 from fairseq_mm.data.caption_text import RESERVED_TOKENS
 from fairseq_mm.data.folder_lock import only_writer
 from fairseq_mm.data.input_files import read_json, read_lines
-from fairseq_mm.data.prepared_files import REPORT, by_split, digest_file, sealed
 from fairseq_mm.errors import UserError
 
 logger = logging.getLogger(__name__)
 
 # folder for the files of a run before they are moved to the data folder; name of its prepare.json
 # while they are moved, so that the next run recognises a move that was killed
+REPORT = "prepare.json"
 _PARTIAL = ".partial"
 _MOVING = "prepare.json.moving"
 # arguments of a run, by which the next run recognises that it is the same one
@@ -258,20 +258,10 @@ def _move_over(partial: Path, output: Path, files: Set[str]) -> None:
     os.replace(partial / _MOVING, output / REPORT)
 
 
-def write_report(
-    folder: Path, kind: str, report: dict[str, object], files: Set[str]
-) -> dict[str, object]:
-    """Write ``prepare.json`` and return its content, which has the package's version as well.
-
-    Args:
-        folder: Data folder, or the temporary folder of a run.
-        kind: Kind of data, such as ``captions``.
-        report: Entries such as options and counts.
-        files: Paths, relative to ``folder``, of files that get a digest if they exist.
-    """
-    digests = {name: digest_file(folder / name) for name in _files_in(folder) if name in files}
-    report = {"kind": kind, "package_version": __version__, **report, "digests": by_split(digests)}
-    report = sealed(report)
+def write_report(folder: Path, kind: str, report: dict[str, object]) -> dict[str, object]:
+    """Write ``prepare.json`` to ``folder`` and return its content: ``report`` with the kind of
+    data, such as ``captions``, and the package's version."""
+    report = {"kind": kind, "package_version": __version__, **report}
     text = json.dumps(report, indent=2, ensure_ascii=False) + "\n"
     (folder / REPORT).write_text(text, encoding="utf-8")
     return report

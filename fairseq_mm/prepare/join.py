@@ -15,9 +15,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Optional
 
-from fairseq_mm.data.feature_store import FeatureStore, FeatureStores, listed_stores
+from fairseq_mm.data.feature_store import (
+    STORE_LIST,
+    FeatureStore,
+    FeatureStores,
+    listed_stores,
+)
 from fairseq_mm.data.input_files import SPLITS, check_line_counts, read_json, read_lines
-from fairseq_mm.data.prepared_files import STORE_LIST, check_prepared_file
 from fairseq_mm.data.split_files import read_references, read_visual_ids
 from fairseq_mm.errors import UserError
 from fairseq_mm.prepare.captions import TABLE, CaptionWriter
@@ -147,7 +151,6 @@ def _read_split(folder: Path, split: str) -> Optional[list[Example]]:
         raise UserError(f"{ids_path}: no such file; text alone cannot be joined with images.")
     references_path = folder / f"{split}.references.jsonl"
     ids, references = read_visual_ids(ids_path), read_references(references_path)
-    check_prepared_file(text)
     lines = [line for _, line in read_lines(text)]
     check_line_counts({str(text): len(lines), str(ids_path): len(ids)})
     tokens: dict[str, list[str]] = {}

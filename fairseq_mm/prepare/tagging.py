@@ -13,7 +13,6 @@ from tqdm.auto import tqdm
 
 from fairseq_mm.data.input_files import read_lines
 from fairseq_mm.data.output_file import output_file
-from fairseq_mm.data.prepared_files import check_prepared_file, digest_file, record_file
 from fairseq_mm.errors import UserError, import_extra
 from fairseq_mm.prepare.data_folder import locked_output
 from fairseq_mm.prepare.rule_tagger import RuleTagger
@@ -48,20 +47,16 @@ def tag_folder(
         texts = {}
         for path in splits:
             # all texts before the first file is written: a damaged one must not leave half the tags
-            check_prepared_file(path)
             texts[path.stem] = [line for _, line in read_lines(path)]
         for split, lines in texts.items():
             path = folder / f"{split}.tags"
             counts: Counter[str] = Counter()
             # the rules learn verbs from train, so that all splits are tagged consistently
             tagged = tag_lines(lines, tagger, model=model, known=texts.get("train", lines))
-            # the old digest goes first: after a kill, no record is no error, a wrong digest is
-            record_file(folder, path.name, None)
             with output_file(path) as file:
                 for tags in tqdm(tagged, desc=split, total=len(lines), unit=" lines", disable=None):
                     counts.update(tags.split())
                     file.write(f"{tags}\n")
-            record_file(folder, path.name, digest_file(path))
             total = sum(counts.values())
             shares = ", ".join(f"{tag} {n / total:.0%}" for tag, n in counts.most_common(4))
             kinds = f"{len(counts)} kinds of tags by {tagger} ({shares})"

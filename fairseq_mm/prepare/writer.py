@@ -5,15 +5,14 @@ of two texts, such as ``tran`` (transcripts) and ``desc`` (summaries). The same 
 ``<split>.visual_ids`` has the keys of its images or its video in the feature store.
 ``<split>.references.jsonl`` has the texts of each example before tokenization. A task's writer
 declares further files. ``fairseq-preprocess`` makes ``dict*.txt``, ``<split>*.bin`` and
-``<split>*.idx``. ``prepare.json`` has the options, the counts and the digests of all these files.
+``<split>*.idx``. ``prepare.json`` has the options and the counts.
 """
 
 import json
 import logging
-import os
 import shlex
 from collections.abc import Iterable
-from contextlib import ExitStack, nullcontext, suppress
+from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Callable, ClassVar, Optional
@@ -22,10 +21,7 @@ from tqdm.auto import tqdm
 
 from fairseq_mm.data.caption_text import reserved_token
 from fairseq_mm.data.elapsed_time import elapsed_time
-from fairseq_mm.data.feature_store import FeatureStore
-from fairseq_mm.data.feature_store_checksum import check_metadata
-from fairseq_mm.data.input_files import SPLITS, read_json
-from fairseq_mm.data.prepared_files import STORE, STORE_LIST
+from fairseq_mm.data.input_files import SPLITS
 from fairseq_mm.errors import UserError
 from fairseq_mm.prepare.corpus import Corpus, Example, FieldTable
 from fairseq_mm.prepare.data_folder import (
@@ -304,7 +300,6 @@ class FolderWriter:
                 **self.remarks(corpus),
                 **({"commands": commands} if len(commands) > 1 else {"command": commands[0]}),
             }
-            # digests come last, in write_report: they cover the binarised files too
             if binarize:
                 # several workers are forked processes
                 with elapsed_time("binarize") if self.workers == 1 else nullcontext():
@@ -314,7 +309,7 @@ class FolderWriter:
                 self._count_unknown(partial, counts)
             if corpus.write_features is not None:
                 corpus.features_written = corpus.write_features(output, partial)
-            return write_report(partial, kind, {**report, **_store_record(output, partial)}, files)
+            return write_report(partial, kind, report)
 
     def _check(self, corpus: Corpus, strict: bool) -> None:
         deviations = corpus.deviations()
@@ -341,7 +336,6 @@ class FolderWriter:
         with ExitStack() as stack:
 
             def create(name: str) -> Any:
-                # newline="\n": the digests in prepare.json must not depend on the system
                 path = folder / name
                 return stack.enter_context(open(path, "w", encoding="utf-8", newline="\n"))
 
@@ -490,30 +484,6 @@ class FolderWriter:
             split: Split of the text.
             counts: Counts of the split.
         """
-
-
-def _store_record(output: Path, partial: Path) -> dict[str, object]:
-    """Return the entry of ``prepare.json`` with the number of items and the checksum of each store.
-
-    If ``partial``, the temporary folder of the run, has a ``features.json``, this file lists the
-    stores; otherwise the store is ``features.h5`` in the data folder ``output``, if this file
-    exists and is undamaged. Without stores, the result is empty.
-    """
-    path, listed = output / STORE, partial / STORE_LIST
-    if listed.exists():
-        records = {}
-        for entry in read_json(listed):
-            store = FeatureStore(os.path.normpath(output / entry["store"]))
-            checksum = store.content_checksum or store.check_content()
-            records[entry["store"]] = {"items": len(store), "checksum": checksum}
-        return {"stores": records}
-    # a damaged features.h5 must not stop the preparation of text: `doctor` reports it
-    with suppress(UserError):
-        if path.is_file() and check_metadata(str(path)):
-            store = FeatureStore(path)
-            if store.content_checksum:
-                return {"store": {"items": len(store), "checksum": store.content_checksum}}
-    return {}
 
 
 def json_line(entry: object) -> str:

@@ -33,7 +33,6 @@ from fairseq_mm.data.binarised_text import load_dictionary, load_text_pair
 from fairseq_mm.data.indexed_oov import oov_token, restore_oov_words
 from fairseq_mm.data.input_files import check_line_counts
 from fairseq_mm.data.multimodal_dataset import MultimodalDataset
-from fairseq_mm.data.prepared_files import check_prepared_file
 from fairseq_mm.data.reward_text import RewardText
 from fairseq_mm.data.split_files import read_oov_words, read_visual_ids
 from fairseq_mm.data.subwords import Subwords
@@ -355,7 +354,6 @@ class VideoSummarizationTask(MultimodalTask):
         transcripts, summaries = texts.values()
         text_path = f"{list(texts)[1]}.idx"
         visual_path, visual_ids = f"{base}.visual_ids", None
-        check_prepared_file(visual_path)
         # text-only models train without ids; validation needs ids only to look up references
         if videos is not None or os.path.exists(visual_path):
             visual_ids = _read_video_ids(visual_path)

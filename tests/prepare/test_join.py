@@ -2,11 +2,10 @@
 
 import json
 import shutil
-from pathlib import Path
 
 import numpy as np
 import pytest
-from toy_data import forget_digests, write_store
+from toy_data import write_store
 
 from fairseq_mm.cli.main import main
 from fairseq_mm.data.feature_store import FeatureStore, open_folder_features
@@ -145,7 +144,6 @@ def test_folders_that_do_not_fit_are_one_line(join, folders, tmp_path):
     cut = tmp_path / "cut"
     shutil.copytree(other, cut)
     (cut / "train.visual_ids").write_text("COCO_1.jpg\n")
-    earlier = forget_digests(Path(shutil.copytree(cut, tmp_path / "earlier")))
     for arguments, message in (
         ([first], "must be two or more different data folders"),
         ([first, first], "must be two or more different data folders"),
@@ -155,8 +153,7 @@ def test_folders_that_do_not_fit_are_one_line(join, folders, tmp_path):
         ([first, bare], f"{bare}: has no features.h5, but {first} has"),
         ([first, tmp_path / "a"], "features have dimension 7"),
         ([stores, tmp_path / "b"], "extractor = 'vgg16'"),
-        ([first, cut], f"cut/train.visual_ids: has 11 bytes, but {cut}/prepare.json records 22"),
-        ([first, earlier], "must agree line by line"),
+        ([first, cut], "must agree line by line"),
     ):
         status, printed, errors = join(*arguments)
         assert (status, printed) == (2, ""), arguments

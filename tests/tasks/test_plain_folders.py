@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 from toy_data import make_captions_folder, make_videos_folder, make_visual_stories_folder
 
-from fairseq_mm.cli.doctor_data import set_up
+from fairseq_mm.cli.doctor import set_up
 
 FOLDERS = {
     "multimodal_captioning": (make_captions_folder, "valid.bin", 3),
