@@ -11,7 +11,7 @@ from fairseq_mm.compat import repairs  # noqa: F401  (hands its table to activat
 from fairseq_mm.compat.activation import activate, apply
 from fairseq_mm.compat.command_line import check_hydra_recipe
 from fairseq_mm.compat.compilation import compile_model, explaining_failed_compilation
-from fairseq_mm.compat.loading import load_weights
+from fairseq_mm.compat.loading import load_torch_file
 from fairseq_mm.compat.pytorch import (
     convolution_memory_format,
     float32_by_default,
@@ -31,6 +31,6 @@ __all__ = [
     "is_ours",
     "is_out_of_memory",
     "is_user_dir",
-    "load_weights",
+    "load_torch_file",
     "without_cudnn_attention",
 ]

@@ -8,8 +8,6 @@ after ``--fp16``.
 import functools
 import itertools
 import logging
-import math
-import reprlib
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -233,54 +231,6 @@ def _loading_added_state(original: Any) -> Any:
             self.saved_amp_retries = int(added["amp_retries"])
 
     return load_state_dict
-
-
-def check_added_state(optimizer_state: Mapping[str, Any], path: str) -> None:
-    """Check the float32 weights and the state of the loss scaler in a checkpoint, if it has them.
-
-    Args:
-        optimizer_state: State of the optimizer in the checkpoint, to which
-            :func:`save_float32_weights` has added both.
-        path: Path of the checkpoint, for messages.
-    """
-    import torch
-
-    # reprlib shortens values in the messages: a file may have a list of any length here
-    added = optimizer_state.get(_KEY, {})
-    where = f"{path}: {_KEY} of its optimizer state"
-    if not isinstance(added, Mapping):
-        raise UserError(f"{where} must be a dictionary, but is {reprlib.repr(added)}.")
-    weights = added.get("weights", [])
-    if not isinstance(weights, list) or not all(isinstance(x, torch.Tensor) for x in weights):
-        raise UserError(f"{where}: weights must be a list of tensors, but are not.")
-    counters: Any = added.get("counters")
-    amp: Any = added.get("amp")
-    if "counters" in added:
-        values: list[Any] = [
-            counters.get(name) if isinstance(counters, Mapping) else None for name in _COUNTERS
-        ]
-        if not all(type(value) is int for value in values):
-            raise UserError(
-                f"{where}: counters must be integers, but are {reprlib.repr(counters)}."
-            )
-        now, last_overflow, last_rescale, overflows = values
-        if not (-1 <= last_overflow <= now and -1 <= last_rescale <= now and now >= 0 <= overflows):
-            raise UserError(
-                f"{where}: counters must not be negative or above _iter, but are {counters}."
-            )
-    if "amp" in added:
-        scale, tracker = (
-            amp.get(name) if isinstance(amp, Mapping) else None
-            for name in ("scale", "_growth_tracker")
-        )
-        whole = [tracker, added.get("amp_retries")]
-        if not (isinstance(scale, (int, float)) and 0 < scale < math.inf) or not all(
-            type(value) is int and value >= 0 for value in whole
-        ):
-            raise UserError(
-                f"{where}: amp must have a finite scale above 0 and counters of 0 or more, but is "
-                f"{reprlib.repr(amp)}, and amp_retries is {reprlib.repr(whole[1])}."
-            )
 
 
 def _load_weights(optimizer: Any, saved: list[Any]) -> None:

@@ -5,8 +5,7 @@ import os
 from collections.abc import Mapping
 from typing import Any, Optional
 
-from fairseq_mm.compat.evaluated_options import check_options
-from fairseq_mm.compat.loading import activate_for, check_weights, use_averaged_weights
+from fairseq_mm.compat.loading import activate_for, use_averaged_weights
 from fairseq_mm.data.model_folder import (
     CONFIG_FILE,
     WEIGHTS_FILE,
@@ -39,12 +38,12 @@ def load_checkpoint(path: str, arg_overrides: Optional[Mapping[str, Any]] = None
     """
     from fairseq import checkpoint_utils
 
-    if not is_model_folder(path):
-        # called through the module, because the repairs replace its function
-        state = checkpoint_utils.load_checkpoint_to_cpu(path, arg_overrides)
-        use_averaged_weights(state, path)
-        return state
-    return load_model_folder(path, arg_overrides)
+    if is_model_folder(path):
+        return load_model_folder(path, arg_overrides)
+    # called through the module, because the repairs replace its function
+    state = checkpoint_utils.load_checkpoint_to_cpu(path, arg_overrides)
+    use_averaged_weights(state, path)
+    return state
 
 
 def load_model_folder(
@@ -75,8 +74,6 @@ def load_model_folder(
         },
         FOLDER_KEY: config,
     }
-    check_options(state, path)
-    check_weights(state, path)
     activate_for(state)
     cfg = OmegaConf.create(sections)
     # OmegaConf 2.0, which stock fairseq asks for, takes no argument for this flag

@@ -13,10 +13,10 @@ from fairseq_mm.compat import (
     foreach,
     half_precision,
     launching,
+    literals,
     loading,
     quiet,
     resuming,
-    saving,
     scope,
     sharding,
     stopping,
@@ -27,14 +27,18 @@ from fairseq_mm.compat.activation import Repair, Scope, use_table
 REPAIRS: tuple[Repair, ...] = (
     Repair(
         loading.guard_loading,
-        tuple(f"{loading.get_module_name(file)}.torch" for file in loading.LOADING),
+        (
+            *(f"{module}.torch" for module in loading.LOADING),
+            "torch.serialization.get_safe_globals",
+        ),
         Scope.SAFE_LOADING,
-        "torch.load runs functions that a file names; here it reads plain values only.",
-        "fairseq loads with weights only under every PyTorch.",
+        "torch.load runs functions that a file names, if its caller allows it. Here it reads with "
+        "weights only, and knows the classes of fairseq's checkpoints, which only hold values.",
+        "fairseq loads with weights only, and allows its classes.",
     ),
     Repair(
-        loading.guard_evaluation,
-        tuple(f"{module}.eval" for module in loading.EVALUATING),
+        literals.guard_evaluation,
+        ("fairseq.*.eval",),
         Scope.SAFE_LOADING,
         "eval runs options of a checkpoint as Python; here it reads literals only.",
         "fairseq evaluates no option.",
@@ -54,15 +58,6 @@ REPAIRS: tuple[Repair, ...] = (
         "errors; the previous hook gets all others. Under --user-dir only.",
         "permanent.",
         scope.is_user_dir,
-    ),
-    Repair(
-        loading.allow_checkpoint_classes,
-        ("torch.serialization.get_safe_globals",),
-        Scope.INSTALLED,
-        "PyTorch 2.6 and newer load with weights only and refuse fairseq's checkpoints and the "
-        "messages of its processes. Classes that only hold values are allowed.",
-        "fairseq allows them itself.",
-        loading.can_allow_classes,
     ),
     Repair(
         fairseq.repair_token_blocks,
@@ -349,38 +344,23 @@ REPAIRS: tuple[Repair, ...] = (
         "PyTorch keeps no stack trace with a seed.",
     ),
     Repair(
-        saving.repair_writing_of_checkpoints,
-        (
-            "fairseq.file_io.PathManager.copy",
-            "fairseq.file_io.PathManager.rename",
-            "fairseq.checkpoint_utils.save_checkpoint",
-        ),
+        resuming.repair_writing_of_checkpoints,
+        ("fairseq.file_io.PathManager.copy", "fairseq.file_io.PathManager.rename"),
         Scope.OURS,
         "A kill leaves checkpoint_last.pt or checkpoint_best.pt cut off.",
         "fairseq copies under a temporary name.",
-        saving.copies_in_place,
+        resuming.copies_in_place,
     ),
     Repair(
-        saving.name_full_disks,
+        resuming.hook_loaded_states,
         (
-            "fairseq.checkpoint_utils.torch_persistent_save",
-            "fairseq.checkpoint_utils.verify_checkpoint_directory",
-        ),
-        Scope.OURS,
-        "A full disk ends a training in a traceback, and leaves a temporary file.",
-        "fairseq removes the file, names it, and does not repeat a write into it.",
-    ),
-    Repair(
-        resuming.check_loaded_checkpoints,
-        (
-            "fairseq.checkpoint_utils.load_model_ensemble_and_task",
             "fairseq.checkpoint_utils.load_checkpoint_to_cpu",
             "fairseq.trainer.Trainer.load_checkpoint",
         ),
         Scope.OURS,
-        "A checkpoint that is cut off or has wrong content ends in a traceback that does not name "
-        "the file. Wrong values in its optimizer state load, and fail or loop without end later. "
-        "The repairs of positions, precisions and stopping rules read and change it here, too.",
+        "fairseq reads no model folder, and no averaged weights. A checkpoint that is cut off ends "
+        "in a traceback that does not name the file. The repairs of positions and precisions "
+        "change a checkpoint here, too.",
         "permanent.",
     ),
     Repair(

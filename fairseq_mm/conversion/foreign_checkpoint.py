@@ -1,28 +1,17 @@
-"""Reads checkpoints and pickles of other programs without running code from them.
+"""Reads checkpoints and pickles of other programs without running code from them."""
 
-A pickle can call any function. The unpickler of this module accepts only tensors, containers,
-numbers, arrays and options (such as a Namespace), as written by Python 2 or 3 and any version of
-NumPy. It replaces fairseq's meters by empty objects, and refuses all other objects. Checkpoints of
-all versions of fairseq can be read with every version of PyTorch.
-"""
-
+import argparse
 import os
+import pickle
 from argparse import Namespace
-from collections.abc import Mapping
-from typing import Any, Optional
+from collections import OrderedDict, defaultdict
+from collections.abc import Collection, Mapping
+from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from fairseq_mm.compat.evaluated_options import check_options
+from fairseq_mm.compat.loading import Dtype, load_torch_file, new_scalar
 from fairseq_mm.compat.model_folders import is_model_folder, load_model_folder
-from fairseq_mm.compat.unpickling import (
-    VALUES,
-    RestrictedUnpickler,
-    checkpoints,
-    explain_refusal,
-    read_torch_file,
-    refusal,
-)
 from fairseq_mm.data.model_folder import WEIGHTS_FILE
 from fairseq_mm.errors import UserError
 
@@ -80,26 +69,52 @@ def read_foreign_checkpoint(path: str) -> dict[str, Any]:
         raise UserError(f"{path}: no such checkpoint.")
     if is_model_folder(path):
         return load_model_folder(path)
-    try:
-        state = read_torch_file(path, checkpoints())
-    except Exception as error:  # torch raises nearly anything on other files
-        raise refusal(path, error) from None
+    state = load_torch_file(path)
     if not isinstance(state, dict):
         raise UserError(f"{path}: must hold a dictionary, but holds a {type(state).__name__}.")
-    # fairseq calls eval() on some options, so even a file without functions can run code
-    check_options(state, path)
     return state
 
 
-def read_plain_pickle(
-    path: str, *, stand_ins: Optional[Mapping[tuple[str, str], Any]] = None
-) -> Any:
-    """Read a pickle of containers, numbers, arrays and options without running code.
+_CONTAINERS = (dict, list, tuple, set, frozenset, bool, int, float, str, bytes)
+# Python 2 writes objects of classes by the first two, and names the module __builtin__
+_VALUES: Mapping[tuple[str, str], Any] = {
+    ("copy_reg", "_reconstructor"): lambda kind, base, state: kind(),
+    # Python 3 writes bytes so in protocol 2
+    ("_codecs", "encode"): lambda text, encoding: text.encode("latin1"),
+    ("__builtin__", "object"): object,
+    ("__builtin__", "long"): int,
+    ("__builtin__", "unicode"): str,
+    ("collections", "OrderedDict"): OrderedDict,
+    ("collections", "defaultdict"): defaultdict,
+    ("numpy", "dtype"): Dtype,
+    **{(f"numpy.{core}.multiarray", "scalar"): new_scalar for core in ("core", "_core")},
+    **{(m, kind.__name__): kind for kind in _CONTAINERS for m in ("builtins", "__builtin__")},
+}
+
+
+class _PlainUnpickler(pickle.Unpickler):
+    """Unpickler of containers, numbers and options, which replace objects of further classes."""
+
+    def __init__(self, file: Any, stand_ins: Collection[tuple[str, str]]) -> None:
+        # Latin-1 has a letter for each byte, so that byte strings of Python 2 survive
+        super().__init__(file, encoding="latin1", fix_imports=False)
+        # a new class, because a pickle could set attributes of the class itself
+        options = type("Namespace", (argparse.Namespace,), {})
+        names = [("argparse", "Namespace"), *stand_ins]
+        self._table = {**_VALUES, **dict.fromkeys(names, options)}
+
+    def find_class(self, module: str, name: str) -> Any:
+        if (module, name) not in self._table:
+            raise pickle.UnpicklingError(f"it asks for {module}.{name}")
+        return self._table[module, name]
+
+
+def read_plain_pickle(path: str, *, stand_ins: Collection[tuple[str, str]] = ()) -> Any:
+    """Read a pickle of containers, numbers and options without running code.
 
     Args:
         path: Path of the pickle.
-        stand_ins: Further allowed classes: dict from (module, name) of a class to a function that
-            builds the object that replaces an object of the class.
+        stand_ins: Module and name of further classes, whose objects are read as a Namespace.
 
     Returns:
         Content of the pickle. Byte strings of Python 2 are decoded as Latin-1;
@@ -109,16 +124,11 @@ def read_plain_pickle(
         raise UserError(f"{path}: no such file.")
     try:
         with open(path, "rb") as file:
-            table = {**VALUES, **(stand_ins or {})}
-            # Latin-1 has a letter for each byte, so that numpy's arrays in Python 2's byte strings
-            # survive
-            return RestrictedUnpickler(file, table, encoding="latin1").load()
-    except OSError as error:
-        raise UserError(f"{path}: cannot be read ({error.strerror}).") from None
+            return _PlainUnpickler(file, stand_ins).load()
     except Exception as error:  # pickle raises nearly anything on other files
         raise UserError(
             f"{path}: is no pickle that can be read safely (containers, numbers and options, "
-            f"nothing that runs): {explain_refusal(error)}."
+            f"nothing that runs): {str(error)[:300]}."
         ) from None
 
 

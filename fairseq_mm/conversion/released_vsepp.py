@@ -36,9 +36,7 @@ _NETWORK = "cnn."
 _PAD, _BEGIN, _END, _UNKNOWN = _SPECIAL = ("<pad>", "<start>", "<end>", "<unk>")
 # A pickle names the module of a class: the script that made the vocabulary is ``__main__`` if it
 # was run, and has its own name if it was imported.
-_STAND_INS = {
-    (module, "Vocabulary"): argparse.Namespace for module in ("vocab", "build_vocab", "__main__")
-}
+_STAND_INS = [(module, "Vocabulary") for module in ("vocab", "build_vocab", "__main__")]
 # option -> its only value that our model has; also the meaning of a file without the option
 _FIXED = {"use_abs": False, "measure": "cosine", "num_layers": 1}
 # torchvision's VGG began its classifier with a dropout until 2017, which moved the numbers by one

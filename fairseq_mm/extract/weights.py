@@ -15,7 +15,7 @@ from typing import Any, Optional
 import torch
 from torch import Tensor, nn
 
-from fairseq_mm.compat import load_weights
+from fairseq_mm.compat import load_torch_file
 from fairseq_mm.data.input_files import compute_sha256
 from fairseq_mm.errors import UserError, first_line, import_extra
 
@@ -98,13 +98,7 @@ def read_state_dict(path: str) -> dict[str, Tensor]:
         raise UserError(f"{path}: no such file (a state dict of the model was expected).")
     if path.endswith(".safetensors"):
         return _read_safetensors(path)
-    try:
-        content: Any = load_weights(path)
-    except Exception as error:  # torch raises errors of many classes on foreign files
-        raise UserError(
-            f"{path}: is no state dict file that can be loaded safely (with weights only): "
-            f"{first_line(error)}"
-        ) from None
+    content: Any = load_torch_file(path)
     # trainers of ImageNet and timm save `state_dict`, torchvision's reference scripts `model`
     for key in ("state_dict", "model"):
         if isinstance(content, dict) and isinstance(content.get(key), dict):

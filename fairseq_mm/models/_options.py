@@ -125,6 +125,6 @@ def _error(text: str, option: str, expected: str) -> UserError:
 def _parse(text: str, option: str, expected: str) -> Any:
     try:
         # fairseq evaluates these options as Python, so a checkpoint could run any code.
-        return parse_literal(text, computes=False)
+        return parse_literal(text)
     except ValueError:
         raise _error(text, option, expected) from None

@@ -284,7 +284,7 @@ def test_a_checkpoint_that_would_run_something_is_refused(trained, tmp_path, cap
     path = changed(trained.pretrained, tmp_path / "bad.pt", top={"extra_state": Malicious()})
     assert convert(path, tmp_path / "new.pt", trained.data) == 2
     message = capsys.readouterr().err
-    assert f"{path}: is no checkpoint that can be loaded safely" in message
+    assert f"{path}: cannot be loaded safely" in message
     assert f"it asks for {os.mkdir.__module__}.mkdir" in message
     assert not (tmp_path / "made").exists()
     assert not (tmp_path / "new.pt").exists()
@@ -449,7 +449,7 @@ def test_other_checkpoints_are_refused(trained, tmp_path, capsys):
     assert "of --arch conv_story_wp, a checkpoint of fairseq_mm already." in capsys.readouterr().err
     (tmp_path / "text.pt").write_text("no checkpoint")
     assert convert(tmp_path / "text.pt", tmp_path / "new.pt", trained.data) == 2
-    assert "text.pt: is no checkpoint that can be loaded safely" in capsys.readouterr().err
+    assert "text.pt: cannot be loaded safely" in capsys.readouterr().err
     assert convert(tmp_path / "none.pt", tmp_path / "new.pt", trained.data) == 2
     assert "none.pt: no such checkpoint." in capsys.readouterr().err
 

@@ -59,9 +59,8 @@ def process_state():
     }
     for name in ("cuda", "__init__", "load_state_dict"):
         state[f"torch.Tensor.{name}"] = vars(torch.Tensor).get(name)
-    if hasattr(torch.serialization, "get_safe_globals"):
-        classes = map(str, torch.serialization.get_safe_globals())
-        state["torch.serialization.get_safe_globals"] = sorted(classes)
+    classes = map(str, torch.serialization.get_safe_globals())
+    state["torch.serialization.get_safe_globals"] = sorted(classes)
     for name in ("", "h5py", "hydra", "fairseq", "torch"):
         logger = logging.getLogger(name)
         state[f"logging.Logger({name}).level"] = logger.level
@@ -89,14 +88,16 @@ def differences(before, now):
         # a module becomes an attribute of its package when it is imported
         is_imported = old is missing and isinstance(new, types.ModuleType) and new.__name__ == name
         if not is_same(old, new) and not is_imported and not name.endswith(ADDED_BY_FAIRSEQ):
-            found.append(name)
-    return sorted(found)
+            # one replacement for all modules
+            is_eval = name.startswith("fairseq.") and name.endswith(".eval")
+            found.append("fairseq.*.eval" if is_eval else name)
+    return sorted(set(found))
 
 
 def names_in_table(repairs):
     """Return the names of the table, without modules of fairseq that nothing has imported."""
     names = {name for repair in repairs for name in repair.replaces}
-    of_modules = {name for name in names if name.endswith((".eval", ".torch"))}
+    of_modules = {name for name in names if name.endswith(".torch")}
     return sorted(
         name for name in names if name not in of_modules or name.rpartition(".")[0] in sys.modules
     )

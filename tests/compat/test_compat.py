@@ -2,7 +2,6 @@
 
 import math
 import os
-import pickle
 import subprocess
 import sys
 from argparse import Namespace
@@ -67,65 +66,6 @@ def test_a_pretrained_checkpoint_that_is_absent_is_refused(monkeypatch, tmp_path
     run_fairseq(monkeypatch, *command, "--max-update", "2", "--finetune-from-model", absent)
     state = load(folder / "checkpoint_last.pt")
     assert state["optimizer_history"][-1]["num_updates"] == 2
-
-
-def test_namespace_and_configuration_load_with_weights_only(tmp_path):
-    path = tmp_path / "objects.pt"
-    content = {
-        "args": Namespace(lr=[0.1], arch="x"),
-        "cfg": OmegaConf.create({"a": {"b": [1, 2.5, None, "x", True]}}),
-    }
-    torch.save(content, path)
-    loaded = load(path)
-    assert loaded["args"].lr == [0.1]
-    assert loaded["cfg"].a.b[:3] == [1, 2.5, None]
-
-
-@pytest.mark.skipif(
-    not hasattr(torch.serialization, "add_safe_globals"), reason="older PyTorch unpickles anything"
-)
-def test_checkpoint_with_code_is_still_refused(tmp_path):
-    path = tmp_path / "code.pt"
-    torch.save({"model": subprocess.Popen}, path)
-    with pytest.raises(Exception, match=r"weights_only|WeightsUnpickler"):
-        load(path)
-
-
-def test_tensors_load_with_weights_only(tmp_path):
-    path = tmp_path / "weights.pt"
-    half = torch.arange(6).half().view(2, 3)
-    content = {"a": half, "b": {"c": torch.nn.Parameter(torch.ones(4))}, "d": [1, "x", (2.5,)]}
-    content.update({"view": half.t()[1:], "whole": torch.tensor([3]), "yes": torch.tensor(True)})
-    for zipped in (True, False):
-        torch.save(content, path, _use_new_zipfile_serialization=zipped)
-        loaded = compat.load_weights(str(path))
-        assert loaded["d"] == content["d"]
-        assert torch.equal(loaded["view"], half.t()[1:])
-        assert torch.equal(loaded["b"]["c"], torch.ones(4))
-        assert loaded["a"].dtype == torch.float16
-    torch.save(torch.nn.Linear(2, 3).state_dict(), path)
-    assert list(compat.load_weights(str(path))) == ["weight", "bias"]
-
-
-class Caller:
-    """Calls a function when it is unpickled."""
-
-    def __init__(self, function, *arguments):
-        self.call = function, arguments
-
-    def __reduce__(self):
-        return self.call
-
-
-@pytest.mark.parametrize("zipped", [True, False])
-def test_files_that_call_functions_are_refused_as_weights(tmp_path, zipped):
-    path, trace = tmp_path / "code.pt", tmp_path / "trace"
-    for function, argument in ((os.mkdir, str(trace)), (eval, "1"), (torch.load, str(path))):
-        content = {"model": Caller(function, argument)}
-        torch.save(content, path, _use_new_zipfile_serialization=zipped)
-        with pytest.raises(pickle.UnpicklingError):
-            compat.load_weights(str(path))
-    assert not trace.exists()
 
 
 def test_features_of_small_images_do_not_depend_on_their_batch():

@@ -216,5 +216,5 @@ def test_an_optimizer_that_joined_its_weights_is_refused_in_one_line(data, train
 
 def test_another_optimizer_is_still_refused(data, trained, tmp_path):
     (tmp_path / "checkpoint_last.pt").write_bytes(trained.read_bytes())
-    with pytest.raises(UserError, match="FP16Optimizer vs FairseqNAG"):
+    with pytest.raises(AssertionError, match="FP16Optimizer vs FairseqNAG"):
         train_until(data, tmp_path, 4, *CAPTIONS, "--optimizer", "nag")

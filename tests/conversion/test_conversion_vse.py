@@ -1,7 +1,6 @@
 """Released models of VSE and VSE++, converted: vectors equal to those of their equations written as
 loops, and the commands that are printed."""
 
-import argparse
 import json
 import os
 import pickle
@@ -343,8 +342,6 @@ def test_arrays_that_do_not_fit_are_refused(others, expected, tmp_path, capsys):
     [
         ({"gone": ("encoder",)}, r"f8k\.npz\.pkl: must be the model's options, but has no `enc"),
         ({"encoder": "lstm"}, r"f8k\.npz\.pkl: `encoder` must be gru or bow, but is lstm\."),
-        ({"encoder": np.zeros(2)}, r"`encoder` must be gru or bow, but is \[0\. 0\.\]\."),
-        ({"n_words": np.zeros(2)}, r"`n_words` is \[0\. 0\.\], but .*f8k\.npz has 12\."),
         ({"margin": "wide"}, r"f8k\.npz\.pkl: `margin` must be a number above 0, but is 'wide'\."),
         ({"margin": -1.0}, r"`margin` must be a number above 0, but is -1\.0\."),
         ({"dim": 9}, r"f8k\.npz\.pkl: `dim` is 9, but .*f8k\.npz has 7\."),
@@ -474,13 +471,12 @@ def test_a_pickle_that_would_run_something_is_refused(tmp_path, capsys):
 @pytest.mark.parametrize("protocol", [0, 1, 2, 4])
 def test_plain_content_is_read_whatever_the_protocol(protocol, tmp_path):
     content = {
-        **{"a": [1, 2.5, True, None, "é"], "b": (b"\xff", {3}, frozenset([4])), "c": 1 + 2j},
-        **{"number": np.float32(1.5), "array": np.arange(6).reshape(2, 3)},
+        **{"a": [1, 2.5, True, None, "é"], "b": (b"\xff", {3}, frozenset([4]))},
+        "number": np.float32(1.5),
     }
     path = tmp_path / "x.pkl"
     path.write_bytes(pickle.dumps(content, protocol))
     found = read_plain_pickle(str(path))
-    np.testing.assert_array_equal(found.pop("array"), content.pop("array"))
     assert found == content
 
 
@@ -529,7 +525,7 @@ def test_published_models_of_kiros_give_equal_vectors(tmp_path):
 def test_a_published_model_of_vsepp_gives_equal_vectors(tmp_path):
     (source,), (vocabulary,) = published("*.tar"), published("*_vocab.pkl")
     state = read_foreign_checkpoint(str(source))
-    stand_ins = {(module, "Vocabulary"): argparse.Namespace for module in ("vocab", "__main__")}
+    stand_ins = [(module, "Vocabulary") for module in ("vocab", "__main__")]
     numbers = read_plain_pickle(str(vocabulary), stand_ins=stand_ins).word2idx
     image, text = state["model"]
     theirs = TheirModel(

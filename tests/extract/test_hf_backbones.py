@@ -248,7 +248,7 @@ def test_files_of_the_images_part_alone_are_enough_and_no_code_is_run(folder, tm
     torch.save(images, tmp_path / "w.bin")
     assert build_hf(f"hf:{path}", weights=str(tmp_path / "w.bin")).digest == expected
     torch.save({"code": print}, tmp_path / "w.bin")
-    with pytest.raises(UserError, match="is no state dict file that can be loaded safely"):
+    with pytest.raises(UserError, match="cannot be loaded safely"):
         build_hf(f"hf:{path}", weights=str(tmp_path / "w.bin"))
     config = json.loads(build_hf(f"hf:{path}").config)
     config |= {"auto_map": {"AutoModel": "own--code.Model"}, "_attn_implementation": "own/kernel"}

@@ -27,7 +27,7 @@ class Harmful:
 
 def test_code_in_a_file_is_not_run(tmp_path, capsys):
     torch.save({"x": Harmful()}, tmp_path / "w.pt")
-    with pytest.raises(UserError, match=r"w\.pt: is no state dict file that can be loaded safely"):
+    with pytest.raises(UserError, match=r"w\.pt: cannot be loaded safely"):
         read_state_dict(str(tmp_path / "w.pt"))
     assert capsys.readouterr().out == ""
 
@@ -55,7 +55,7 @@ def test_what_is_no_state_dict_is_refused(content, tmp_path):
 
 def test_other_files_are_refused(tmp_path):
     (tmp_path / "w.pt").write_bytes(b"<html>404</html>")
-    with pytest.raises(UserError, match=r"w\.pt: is no state dict file"):
+    with pytest.raises(UserError, match=r"w\.pt: cannot be loaded safely"):
         read_state_dict(str(tmp_path / "w.pt"))
     with pytest.raises(UserError, match=r"absent: no such file"):
         read_state_dict(str(tmp_path / "absent"))

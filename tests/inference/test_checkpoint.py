@@ -2,7 +2,6 @@
 
 import hashlib
 import shutil
-import time
 
 import pytest
 import torch
@@ -14,7 +13,6 @@ from toy_visual_stories import save_story_model
 import fairseq_mm
 from fairseq_mm.data.input_files import compute_sha256
 from fairseq_mm.errors import UserError
-from fairseq_mm.inference.build_limits import limited_by
 from fairseq_mm.inference.checkpoint import Checkpoint, load_models
 from fairseq_mm.inference.checkpoint_files import checkpoint_file
 from fairseq_mm.metrics.result_card import file_hash
@@ -72,8 +70,8 @@ def test_checkpoints_that_do_not_fit_are_named(story, tmp_path):
         ([images, story], r"best\.pt: was trained with --task translation, but .*: they are no en"),
         (bos, r"bos\.pt: was trained with --add-bos-token, so that texts begin with two symbols"),
         (tmp_path / "foreign.pt", r"foreign\.pt: carries no dictionary \(--arch conv_story_tiny"),
-        (tmp_path / "text.pt", r"text\.pt: is no fairseq checkpoint .*: it has another format\.$"),
-        (tmp_path / "other.pt", r"other\.pt: is no fairseq checkpoint .*: it has another format"),
+        (tmp_path / "text.pt", r"text\.pt: cannot be loaded safely"),
+        (tmp_path / "other.pt", r"other\.pt: cannot be loaded safely"),
         (tmp_path / "none.pt", r"none\.pt: no such checkpoint or folder\."),
         (tmp_path, r"has neither checkpoint_best\.pt nor checkpoint_last\.pt"),
         ([], "`path` must name at least one checkpoint, but is empty"),
@@ -142,7 +140,6 @@ def test_a_checkpoint_of_a_plugin_that_is_not_loaded_is_refused(story, tmp_path,
             str(plugin),
             rf"a\.pt: {loaded}trained with --user-dir '{plugin}'\. Load the plugin first",
         ),
-        ("${oc.env:HOME}", r"a\.pt: cfg\.common\.user_dir must be a plain value"),
         ("/anywhere/fairseq_mm", "--arch their_arch is not known to this version of fairseq_mm"),
         (None, "--arch their_arch is not known to this version of fairseq_mm"),
     ):
@@ -169,39 +166,6 @@ def test_a_model_of_a_plugin_without_a_record_names_what_its_author_forgot(story
     message = r"build_model of --arch conv_story_tiny must end with .*attach_provenance"
     with pytest.raises(UserError, match=message):
         checkpoint.build_task()
-
-
-def test_a_model_far_larger_than_its_weights_is_not_built(story, tmp_path):
-    for name, value in (("decoder_out_embed_dim", 10**9), ("max_target_positions", 10**10)):
-        state = torch.load(story)
-        state["cfg"]["model"][name] = value
-        torch.save(state, tmp_path / "a.pt")
-        begin = time.perf_counter()
-        with pytest.raises(UserError, match="describe a model that is far larger than its weights"):
-            load_models(tmp_path / "a.pt", device="cpu")
-        assert time.perf_counter() - begin < 30
-
-
-def test_creation_is_counted_inside_of_the_context_alone():
-    weights = {"a": torch.ones(2, 3)}
-    for create in (
-        lambda: torch.empty(1 << 14, 1 << 14),
-        lambda: torch.zeros((1 << 14, 1 << 14)),
-        lambda: torch.full(size=(1 << 28,), fill_value=1.0),
-        lambda: torch.eye(1 << 14),
-        lambda: torch.eye(1 << 14, 1 << 14),
-        lambda: torch.arange(1 << 28),
-        lambda: [torch.ones(1) for _ in range(20_100)],
-        lambda: torch.nn.Linear(1 << 14, 1 << 14),
-    ):
-        with pytest.raises(UserError, match="far larger"), limited_by(weights):
-            create()
-    with limited_by(weights):
-        torch.nn.Linear(100, 100)
-        torch.empty(0)
-        torch.zeros(2, 3, dtype=torch.long)
-        torch.arange(5)
-    assert torch.empty(1 << 28).numel() == 1 << 28
 
 
 def test_a_given_kind_is_checked(story):
