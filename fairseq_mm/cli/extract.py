@@ -167,11 +167,6 @@ ARGUMENTS: dict[str, Rows] = {
             "Device: cpu, cuda or cuda:1 (default: auto, a GPU where there is one).",
             {"default": "auto"},
         ),
-        "--decode-on": (
-            "Decode JPEG files by Pillow on the CPU, or by nvJPEG on the GPU, which differs in the "
-            "last bits of the pixels (default: cpu). Pillow decodes all other images.",
-            {"choices": ("cpu", "gpu"), "default": "cpu"},
-        ),
         "--batch-size": (
             "Images or clips a batch; default: 8 on a CPU, elsewhere 128 images or 64 clips.",
             _count(1),
@@ -186,7 +181,7 @@ ARGUMENTS: dict[str, Rows] = {
 }
 # options of preprocessing have no default: each network has a preprocessing of its own
 BUILD_OPTIONS = (
-    *("weights", "layer", "grid", "seed", "device", "decode_on"),
+    *("weights", "layer", "grid", "seed", "device"),
     *("frames", "stride", "fps"),
     *("resize", "size", "resize_size", "crop", "interpolation", "normalize"),
 )
@@ -345,11 +340,8 @@ def _describe(summary: Any, output: str, dim: int, reader: Any) -> str:
         return f"{text}."
     seconds = max(summary.seconds, 1e-9)  # a run in which nothing could be read divides by it
     inputs = "" if reader.inputs_per_file else f"with {summary.num_inputs} {reader.inputs_are}, "
-    on_gpu = ""
-    if summary.seconds_decoding:
-        on_gpu = f", {summary.seconds_decoding / seconds:.0%} decoding on the GPU"
     return (
         f"{text}; {summary.num_extracted} in this run, {inputs}{summary.num_inputs / seconds:.1f} "
         f"a second ({summary.seconds_network / seconds:.0%} of the time in the network, "
-        f"{summary.seconds_waiting / seconds:.0%} waiting for decoding{on_gpu})."
+        f"{summary.seconds_waiting / seconds:.0%} waiting for decoding)."
     )

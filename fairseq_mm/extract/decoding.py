@@ -28,8 +28,8 @@ def decode_files(
 ) -> Generator[Event, None, None]:
     """Decode files, and yield the inputs of the network one file after the other.
 
-    The events of a file are its images or clips (uint8 arrays, or JPEG files to be decoded on a
-    GPU), followed by one :class:`.MediaEnd` or :class:`.Unreadable`.
+    The events of a file are its images or clips (uint8 arrays), followed by one
+    :class:`.MediaEnd` or :class:`.Unreadable`.
 
     Args:
         files: Images or videos.
@@ -81,8 +81,6 @@ class _Process:
         context: Any = multiprocessing.get_context(method)
         their_tasks, self.tasks = context.Pipe(duplex=False)
         self.results, their_results = context.Pipe(duplex=False)
-        if reader.pipe_bytes is not None:
-            _enlarge_pipe(self.results, reader.pipe_bytes)
         # number of the file that the process decodes, for the message if it is killed
         self.number = context.RawValue("q", 0)
         self.process = context.Process(
@@ -108,14 +106,6 @@ class _Process:
         self.process.join()
         self.tasks.close()
         self.results.close()
-
-
-def _enlarge_pipe(end: Connection, num_bytes: int) -> None:
-    """Let a pipe of Linux hold several images, so that receiving takes fewer system calls."""
-    with contextlib.suppress(ImportError, AttributeError, OSError):  # other systems, and limits
-        import fcntl
-
-        fcntl.fcntl(end.fileno(), fcntl.F_SETPIPE_SZ, num_bytes)
 
 
 def _run_worker(tasks: Connection, results: Connection, file_number: Any, reader: Reader) -> None:

@@ -19,15 +19,12 @@ from fairseq_mm.extract.clip_preprocessing import (
     describes_clips,
     with_clip_options,
 )
-from fairseq_mm.extract.gpu_decoding import NVJPEG, GpuDecoder, check_gpu_decoding
 from fairseq_mm.extract.identity import (
-    DECODER,
     check_is_recorded,
     check_same_weights,
     has_name_and_digest,
 )
 from fairseq_mm.extract.images import AnyImage, read_image
-from fairseq_mm.extract.jpeg_files import JpegFile, JpegReader
 from fairseq_mm.extract.media_list import MAX_PIXELS, AnyMedia, media_name
 from fairseq_mm.extract.networks import build_backbone, find_family, refuse_options
 from fairseq_mm.extract.preprocessing import Preprocessing, with_options
@@ -35,9 +32,6 @@ from fairseq_mm.extract.readers import ClipReader, ImageReader, Reader
 from fairseq_mm.extract.weights import recorded_weights
 
 REDUCED_PRECISIONS = {"fp16": torch.float16, "bf16": torch.bfloat16}
-DECODE_ON = ("cpu", "gpu")
-# input of the network: preprocessed pixels, or a JPEG file that a GPU decodes
-AnyInput = Union[np.ndarray, JpegFile]
 # a network with more parameters is not traced
 MAX_TRACED_PARAMETERS = 100_000_000
 # value of `frame_rate` if every frame of the videos is read once
@@ -72,15 +66,12 @@ class BatchFeatures:
         num_inputs: Number of images or clips in the batch.
 
     Attributes:
-        unreadable: Dict from the index of a JPEG file that cannot be decoded to the reason.
-        seconds_decoding: Seconds of decoding on a GPU.
         seconds_network: Seconds in which the device computed the features; complete after
             :meth:`get`.
     """
 
     def __init__(self, num_inputs: int) -> None:
-        self.unreadable: dict[int, str] = {}
-        self.seconds_decoding = self.seconds_network = 0.0
+        self.seconds_network = 0.0
         self._rows: list[Optional[np.ndarray]] = [None] * num_inputs
         self._events: list[tuple[Any, Any]] = []
 
@@ -114,8 +105,6 @@ class Extractor:
         preprocessing: Preprocessing of the images or videos.
         device: Device of the network; ``auto`` for a GPU if there is one.
         precision: ``fp32``, or ``fp16`` or ``bf16`` by autocast. The features are always float32.
-        decode_on: ``cpu`` (Pillow decodes images) or ``gpu`` (nvJPEG decodes usual JPEG files, see
-            :class:`.JpegReader`, and Pillow other images).
 
     Attributes:
         reads_videos: True if the inputs are clips of videos, False if they are images.
@@ -132,19 +121,11 @@ class Extractor:
         *,
         device: Union[str, torch.device] = "cpu",
         precision: str = "fp32",
-        decode_on: str = "cpu",
     ) -> None:
-        if decode_on not in DECODE_ON:
-            raise UserError(f"`decode_on` must be cpu or gpu, but is {decode_on!r} instead.")
         self.device = find_device(device)
         self.preprocessing = preprocessing
         self.precision = precision
         self.reads_videos = isinstance(preprocessing, ClipPreprocessing)
-        self.decoder: Optional[GpuDecoder] = None
-        if decode_on == "gpu":
-            refuse_options(backbone.model, "images", {"--decode-on gpu": self.reads_videos})
-            check_gpu_decoding(self.device)
-            self.decoder = GpuDecoder(preprocessing, self.device)
         # channels last, as decoded images are in memory: 1.1 to 2 times as fast on a CPU
         self.memory_format = (
             torch.contiguous_format if self.reads_videos else convolution_memory_format()
@@ -166,8 +147,6 @@ class Extractor:
             "network_config": backbone.config,
         }
         self.identity.update((name, value) for name, value in of_library.items() if value)
-        if self.decoder is not None:
-            self.identity[DECODER] = NVJPEG
         if isinstance(preprocessing, ClipPreprocessing):
             self.identity["frame_rate"] = preprocessing.fps or NATIVE
             self.identity["stride"] = preprocessing.stride
@@ -192,8 +171,7 @@ class Extractor:
         if isinstance(self.preprocessing, ClipPreprocessing):
             return ClipReader(self.preprocessing, keep_damaged, max_pixels)
         refuse_options(str(self.identity["extractor"]), "videos", {"--keep-damaged": keep_damaged})
-        reader = ImageReader if self.decoder is None else JpegReader
-        return reader(self.preprocessing, max_pixels)
+        return ImageReader(self.preprocessing, max_pixels)
 
     # a caller may have set torch's default to float64 or half precision
     @float32_by_default
@@ -289,22 +267,21 @@ class Extractor:
             return contextlib.nullcontext()
         return torch.autocast(self.device.type, dtype=dtype)
 
-    def rows_of_each(self, inputs: Sequence[Optional[AnyInput]]) -> list[Optional[np.ndarray]]:
+    def rows_of_each(self, inputs: Sequence[Optional[np.ndarray]]) -> list[Optional[np.ndarray]]:
         """Compute the features of images or clips that may differ in size, one batch for each size.
 
         Args:
-            inputs: Preprocessed images or clips, uint8; JPEG files for the GPU; or None for an
-                input that needs no features. If the preprocessing gives all inputs the same size,
-                None is replaced by a black input, so that the batch size stays the same.
+            inputs: Preprocessed images or clips, uint8; or None for an input that needs no
+                features. If the preprocessing gives all inputs the same size, None is replaced by
+                a black input, so that the batch size stays the same.
 
         Returns:
-            For each input, the features ``[N, D]`` float32; None for an input that is None or
-            cannot be decoded.
+            For each input, the features ``[N, D]`` float32; None for an input that is None.
         """
         return self.start_batch(inputs).get()
 
     @float32_by_default
-    def start_batch(self, inputs: Sequence[Optional[AnyInput]]) -> BatchFeatures:
+    def start_batch(self, inputs: Sequence[Optional[np.ndarray]]) -> BatchFeatures:
         """Start to compute the features of images or clips, without waiting for a GPU.
 
         On a CPU, the features are complete when this method returns. :meth:`rows_of_each` explains
@@ -312,61 +289,21 @@ class Extractor:
         """
         batch = BatchFeatures(len(inputs))
         with torch.inference_mode():
-            pixels = self._decode_on_gpu(inputs, batch)
             by_shape: dict[tuple[int, ...], list[int]] = {}
-            for i, one in enumerate(pixels):
+            for i, one in enumerate(inputs):
                 if one is not None:
                     by_shape.setdefault(tuple(one.shape), []).append(i)
             for shape, members in by_shape.items():
                 # black inputs keep the size of the batch, on which the last bits of features depend
                 places = range(len(inputs)) if self.preprocessing.fixed_shape else members
-                stacked = self._stack([pixels[i] for i in places], shape)
-                self._start_network(stacked, batch, [(i, pixels[i] is not None) for i in places])
+                pixels = np.zeros((len(places), *shape), dtype=np.uint8)
+                for place, i in enumerate(places):
+                    one = inputs[i]
+                    if one is not None:
+                        pixels[place] = one
+                needed = [(i, inputs[i] is not None) for i in places]
+                self._start_network(self._to_device(pixels), batch, needed)
         return batch
-
-    def _decode_on_gpu(
-        self, inputs: Sequence[Optional[AnyInput]], batch: BatchFeatures
-    ) -> list[Union[np.ndarray, Tensor, None]]:
-        """Replace the JPEG files in a batch by preprocessed images on the device.
-
-        A file that cannot be decoded becomes None, and its reason is added to ``batch``.
-        """
-        files = {i: one for i, one in enumerate(inputs) if isinstance(one, JpegFile)}
-        pixels: list[Any] = list(inputs)
-        if files and self.decoder is not None:
-            began = time.perf_counter()
-            for i, image in zip(files, self.decoder.decode(list(files.values()))):
-                pixels[i] = image
-                if isinstance(image, str):
-                    batch.unreadable[i] = image
-                    pixels[i] = None
-            batch.seconds_decoding += time.perf_counter() - began
-        return pixels
-
-    def _stack(
-        self, inputs: Sequence[Union[np.ndarray, Tensor, None]], shape: tuple[int, ...]
-    ) -> Tensor:
-        """Stack inputs of one shape to a batch on the device; None becomes a black input."""
-        if not any(isinstance(one, Tensor) for one in inputs):
-            pixels = np.zeros((len(inputs), *shape), dtype=np.uint8)
-            for place, one in enumerate(inputs):
-                if one is not None:
-                    pixels[place] = one
-            return self._to_device(pixels)
-        black = torch.zeros(shape, dtype=torch.uint8, device=self.device)
-        stacked = torch.stack(
-            [
-                one if isinstance(one, Tensor) else black if one is None else self._to_device(one)
-                for one in inputs
-            ]
-        )
-        if self.device.type == "cuda":
-            for one in inputs:
-                if isinstance(one, Tensor):
-                    # their memory belongs to the stream of the decoder, which must not use it again
-                    # before this stream has read it
-                    one.record_stream(torch.cuda.current_stream(self.device))
-        return stacked
 
     def _start_network(
         self, inputs: Tensor, batch: BatchFeatures, places: Sequence[tuple[int, bool]]
@@ -414,7 +351,7 @@ class Extractor:
         reader = self.reader(**options)
         owners: list[int] = []  # index of the file that each input belongs to
 
-        def inputs() -> Iterator[AnyInput]:
+        def inputs() -> Iterator[np.ndarray]:
             for number, media in enumerate(files):
                 try:
                     for one in reader.inputs(media):
@@ -427,22 +364,17 @@ class Extractor:
         rows: list[list[np.ndarray]] = [[] for _ in files]
         # the list first: `owners` is filled while it is computed
         for owner, input_rows in zip(owners, list(self._compute_batches(inputs(), batch_size))):
-            if isinstance(input_rows, str):
-                name = media_name(files[owner], owner, reader.kind.noun)
-                raise UserError(f"{name}: {input_rows}")
             rows[owner].append(input_rows)
         return [np.concatenate(file_rows) for file_rows in rows]
 
     def _compute_batches(
-        self, inputs: Iterable[AnyInput], batch_size: Optional[int]
-    ) -> Iterator[Union[np.ndarray, str]]:
+        self, inputs: Iterable[np.ndarray], batch_size: Optional[int]
+    ) -> Iterator[np.ndarray]:
         source = iter(inputs)
         while inputs_of_batch := list(
             itertools.islice(source, batch_size or self.default_batch_size)
         ):
-            batch = self.start_batch(inputs_of_batch)
-            for i, rows in enumerate(batch.get()):
-                yield batch.unreadable[i] if rows is None else rows
+            yield from self.rows_of_each(inputs_of_batch)  # type: ignore[misc]
 
     def first_clips(
         self,
@@ -476,8 +408,7 @@ class Extractor:
                         images.append(clip[len(clip) // 2])
                     yield clip
 
-            batches = self._compute_batches(first(), batch_size)
-            rows = [clip for clip in batches if isinstance(clip, np.ndarray)]
+            rows = list(self._compute_batches(first(), batch_size))
             # one clip more is decoded: the length in the head of a file may be wrong or missing
             is_cut = next(clips, None) is not None
         indices = np.linspace(0, len(rows) - 1, min(num_images, len(rows))).round().astype(int)
@@ -512,7 +443,6 @@ def build_extractor(
     seed: int = 0,
     device: Union[str, torch.device] = "cpu",
     precision: str = "fp32",
-    decode_on: str = "cpu",
     frames: Optional[int] = None,
     stride: Optional[int] = None,
     fps: Optional[float] = None,
@@ -521,7 +451,7 @@ def build_extractor(
     """Build an extractor from the name of a network.
 
     :func:`.build_backbone` explains ``model``, ``weights``, ``layer``, ``grid`` and ``seed``.
-    :class:`Extractor` explains ``device``, ``precision`` and ``decode_on``.
+    :class:`Extractor` explains ``device`` and ``precision``.
     :class:`.ClipPreprocessing` explains ``frames``, ``stride`` and ``fps``, which are for videos
     only. ``options`` are keyword arguments of :func:`.with_options`, such as ``size``.
     """
@@ -534,7 +464,7 @@ def build_extractor(
         default = with_clip_options(default, frames=frames, stride=stride, fps=fps, **options)
     else:
         default = with_options(default, **options)
-    return Extractor(backbone, default, device=device, precision=precision, decode_on=decode_on)
+    return Extractor(backbone, default, device=device, precision=precision)
 
 
 @float32_by_default

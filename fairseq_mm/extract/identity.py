@@ -16,7 +16,7 @@ from fairseq_mm.extract.weights import PUBLISHERS
 IDENTITY = ("extractor", "weights", "layer", "grid", "preprocessing")
 # compared if both extractors have it: networks of torchvision, and older stores, have none
 WEIGHTS_DIGEST = "weights_digest"
-# attribute of features whose images were not decoded by Pillow
+# attribute of stores of earlier versions whose images a GPU decoded
 DECODER = "decoder"
 PILLOW = "Pillow"
 

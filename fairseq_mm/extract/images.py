@@ -40,8 +40,6 @@ _COMMON_FORMATS = (b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n")
 HEIF_BRANDS = (b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", b"mif1", b"msf1")
 # libjpeg keeps all coefficients of a progressive file, two bytes each, whatever the reduction
 PROGRESSIVE_FACTOR = 4
-# number of the tag in EXIF data that says how an image has to be turned
-ORIENTATION_TAG = 0x0112
 
 
 def read_image(image: AnyImage, *, max_pixels: int = MAX_PIXELS) -> Image.Image:
@@ -136,15 +134,6 @@ def _limit_size(image: Image.Image, max_pixels: int) -> None:
         f"has {width} x {height} pixels, more than the {limit:,} that are decoded "
         f"(--max-pixels {width * height} allows it)."
     )
-
-
-def get_orientation(image: Image.Image) -> int:
-    """Return the orientation tag of an open image: 1 if the image is upright, else 2 to 8."""
-    try:
-        orientation = image.getexif().get(ORIENTATION_TAG, 1)
-    except Exception:  # a broken tag says nothing about the orientation
-        return 1
-    return orientation if orientation in range(2, 9) else 1
 
 
 def _rotate_upright(image: Image.Image) -> Image.Image:

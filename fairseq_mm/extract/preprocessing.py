@@ -12,7 +12,7 @@ import dataclasses
 import functools
 import json
 import math
-from typing import TYPE_CHECKING, Any, NamedTuple, Optional, TypeVar
+from typing import TYPE_CHECKING, Any, Optional, TypeVar
 
 import numpy as np
 from PIL import Image
@@ -50,29 +50,6 @@ NORMALIZATIONS = {
     "activitynet": ("rgb", 255.0, (114.7748, 107.7354, 99.4750), (1.0, 1.0, 1.0)),
     "kinetics": ("rgb", 255.0, (110.63541, 102.58343, 96.92744), (1.0, 1.0, 1.0)),
 }
-
-
-class Span(NamedTuple):
-    """Resizing and cropping along one side, the columns or the rows, of an image.
-
-    Attributes:
-        first: First original pixel that is resized.
-        length: Number of original pixels that are resized.
-        resized: Number of pixels after resizing.
-        offset: First resized pixel inside the crop; below 0 if the crop begins with black pixels.
-        kept: Number of pixels of the crop.
-    """
-
-    first: int
-    length: int
-    resized: int
-    offset: int
-    kept: int
-
-    @property
-    def margins(self) -> tuple[int, int]:
-        """Numbers of black pixels before and after the resized pixels."""
-        return max(0, -self.offset), max(0, self.offset + self.kept - self.resized)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -171,46 +148,18 @@ class Preprocessing:
             image = _center_crop(image, self.size, floor=self.crop == "center_floor")
         return np.asarray(image)
 
-    def locate(self, width: int, height: int) -> tuple[Span, Span]:
-        """Return the resizing and cropping of the columns and of the rows of an image, for a GPU.
-
-        The result describes what :meth:`apply` does to an image of ``width`` x ``height``. Raise
-        UserError as :meth:`apply` does.
-        """
-        left, top, right, bottom = 0, 0, width, height
-        if self.resize == "short":
-            left, top, right, bottom = self._find_kept_box(width, height)
-        lengths = right - left, bottom - top
-        sizes = lengths if self.resize == "none" else self._get_new_size(*lengths)
-        columns, rows = (
-            Span(first, length, size, *self._crop_side(size))
-            for first, length, size in zip((left, top), lengths, sizes)
-        )
-        return columns, rows
-
-    def _crop_side(self, length: int) -> tuple[int, int]:
-        """Return the first pixel and the number of pixels of the crop along one side."""
-        if self.crop == "none":
-            return 0, length
-        if length < self.size:
-            return -((self.size - length) // 2), self.size
-        return _crop_margin(length, self.size, floor=self.crop == "center_floor"), self.size
-
     def _cut_far_ends(self, image: Image.Image) -> Image.Image:
-        box = self._find_kept_box(*image.size)
-        return image if box == (0, 0, *image.size) else image.crop(box)
-
-    def _find_kept_box(self, width: int, height: int) -> tuple[int, int, int, int]:
+        width, height = image.size
         long = MAX_ASPECT_RATIO * min(width, height)
         if max(width, height) <= long:
-            return 0, 0, width, height
+            return image
         if self.crop == "none":
             raise UserError(
                 f"{width} x {height} pixels is longer than {MAX_ASPECT_RATIO} times its width."
             )
         # the removed ends lie far outside of the centre crop
         left, top = max(0, width - long) // 2, max(0, height - long) // 2
-        return left, top, width - left, height - top
+        return image.crop((left, top, width - left, height - top))
 
     def _get_new_size(self, width: int, height: int) -> tuple[int, int]:
         """Return the width and height that an image of ``width`` x ``height`` is resized to."""
@@ -310,10 +259,7 @@ def _center_crop(image: Image.Image, side: int, *, floor: bool) -> Image.Image:
         padded.paste(image, (left, top))
         image = padded
         width, height = image.size
-    left, top = (_crop_margin(length, side, floor=floor) for length in (width, height))
-    return image.crop((left, top, left + side, top + side))
-
-
-def _crop_margin(length: int, side: int, *, floor: bool) -> int:
     # rounded as by the library of the network: otherwise the crop would move by a pixel
-    return (math.floor if floor else round)((length - side) / 2)
+    margin = math.floor if floor else round
+    left, top = margin((width - side) / 2), margin((height - side) / 2)
+    return image.crop((left, top, left + side, top + side))

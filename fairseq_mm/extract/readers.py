@@ -52,7 +52,7 @@ class Unreadable(NamedTuple):
     source: Optional[Source] = None
 
 
-# an input of the network (pixels in uint8, or a JpegFile that a GPU decodes), or the end of a file
+# an input of the network (pixels in uint8), or the end of a file
 Event = Any
 
 
@@ -65,7 +65,6 @@ class Reader(abc.ABC):
             ``clips``.
         columns: Names of the values that are recorded for each file in a table next to the store.
         inputs_per_file: Number of inputs in a file; None if it is known only after decoding.
-        pipe_bytes: Size of the pipe from a decoding process on Linux; None for the default.
         max_waiting: Number of inputs that a process may decode ahead of the network.
     """
 
@@ -73,7 +72,6 @@ class Reader(abc.ABC):
     inputs_are: ClassVar[str]
     columns: ClassVar[tuple[str, ...]] = ()
     inputs_per_file: ClassVar[Optional[int]] = None
-    pipe_bytes: ClassVar[Optional[int]] = None
 
     @property
     @abc.abstractmethod
@@ -83,8 +81,7 @@ class Reader(abc.ABC):
     def _decode(self, media: Any) -> Generator[Any, None, MediaEnd]: ...
 
     def inputs(self, media: Any) -> Generator[Any, None, MediaEnd]:
-        """Decode a file, and yield its inputs for the network: uint8 arrays, or JPEG files that a
-        GPU decodes.
+        """Decode a file, and yield its inputs for the network as uint8 arrays.
 
         ``media`` is a path, bytes, an open file or a :class:`.MediaFile`. If the file cannot be
         read to its end, raise UserError; the message has the reason, but not the name of the file.

@@ -148,7 +148,6 @@ class RunSummary(NamedTuple):
         seconds_waiting: Seconds of waiting for the decoding processes.
         seconds_network: Seconds in which the device computed features. With a GPU, this time
             overlaps with ``seconds_waiting``.
-        seconds_decoding: Seconds of decoding on a GPU, which computes features at the same time.
         was_finished: True if the store was finished before this run, which has added nothing.
         unlisted: Ids in a finished store that are not among the files of this run.
     """
@@ -161,7 +160,6 @@ class RunSummary(NamedTuple):
     seconds: float = 0.0
     seconds_waiting: float = 0.0
     seconds_network: float = 0.0
-    seconds_decoding: float = 0.0
     was_finished: bool = False
     unlisted: Sequence[str] = ()
 

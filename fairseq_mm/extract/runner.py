@@ -26,7 +26,7 @@ from tqdm.auto import tqdm
 from fairseq_mm.data.feature_store_writer import FeatureStoreWriter, remove_leftover
 from fairseq_mm.errors import UserError
 from fairseq_mm.extract.decoding import decode_files
-from fairseq_mm.extract.extractor import AnyInput, BatchFeatures, Extractor
+from fairseq_mm.extract.extractor import BatchFeatures, Extractor
 from fairseq_mm.extract.media_list import MediaFile
 from fairseq_mm.extract.readers import MediaEnd, Reader, Unreadable
 from fairseq_mm.extract.run_files import (
@@ -37,7 +37,7 @@ from fairseq_mm.extract.run_files import (
     write_unreadable,
 )
 
-# batches that a GPU decodes and computes, while the main thread collects the next one
+# batches that a GPU computes, while the main thread collects the next one
 MAX_BATCHES_AHEAD = 2
 # With fewer images, tracing the network takes longer than it saves. The number of all images
 # decides, so that a run that goes on after an interruption computes the same features.
@@ -155,7 +155,6 @@ class _FileInProgress:
         self.rows: list[np.ndarray] = []  # [rows, D] for each computed input
         self.num_inputs = 0  # decoded so far
         self.end: Optional[MediaEnd] = None
-        self.reason = ""  # why a GPU and Pillow cannot decode it
 
 
 class _Run:
@@ -171,10 +170,10 @@ class _Run:
         self.bar = bar
         self.unreadable: list[tuple[str, Unreadable]] = []
         self.num_damaged = self.num_extracted = self.num_inputs = 0
-        self.seconds_waiting = self.seconds_network = self.seconds_decoding = 0.0
+        self.seconds_waiting = self.seconds_network = 0.0
         self.began = time.perf_counter()
         # inputs of the batch, None for black inputs, and the file of each input
-        self._inputs: list[Optional[AnyInput]] = []
+        self._inputs: list[Optional[np.ndarray]] = []
         self._owners: list[Optional[_FileInProgress]] = []
         self._in_progress: deque[_FileInProgress] = deque()
         # The GPU is used in a thread of its own: starting the kernels of a large network takes
@@ -240,7 +239,7 @@ class _Run:
         yield from self._pop_finished()
 
     def _add_input(
-        self, value: Optional[AnyInput], owner: Optional[_FileInProgress]
+        self, value: Optional[np.ndarray], owner: Optional[_FileInProgress]
     ) -> Iterator[Finished]:
         self._inputs.append(value)
         self._owners.append(owner)
@@ -270,27 +269,19 @@ class _Run:
     def _take_features(
         self, owners: Sequence[Optional[_FileInProgress]], batch: BatchFeatures
     ) -> None:
-        for i, (owner, rows) in enumerate(zip(owners, batch.get())):
-            if owner is None:
-                continue
-            if rows is not None:
+        for owner, rows in zip(owners, batch.get()):
+            if owner is not None and rows is not None:
                 owner.rows.append(rows)
                 self.num_inputs += 1
-            elif i in batch.unreadable:
-                owner.reason = batch.unreadable[i]
         self.seconds_network += batch.seconds_network
-        self.seconds_decoding += batch.seconds_decoding
 
     def _pop_finished(self) -> Iterator[Finished]:
         # in the order of the list, which is the order of the store
         while self._in_progress:
             first = self._in_progress[0]
-            if first.end is None or (len(first.rows) < first.num_inputs and not first.reason):
+            if first.end is None or len(first.rows) < first.num_inputs:
                 return
             self._in_progress.popleft()
-            if first.reason:
-                self._note_unreadable(first.file, Unreadable(first.reason, first.end.source))
-                continue
             self.num_extracted += 1
             self.num_damaged += bool(first.end.damage)
             yield first.file, np.concatenate(first.rows), first.num_inputs, first.end
@@ -319,5 +310,4 @@ class _Run:
             seconds=time.perf_counter() - self.began,
             seconds_waiting=self.seconds_waiting,
             seconds_network=self.seconds_network,
-            seconds_decoding=self.seconds_decoding,
         )
