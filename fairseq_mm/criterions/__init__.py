@@ -5,5 +5,4 @@ from fairseq_mm.criterions import (  # noqa: F401
     coverage_cross_entropy,
     pairwise_ranking,
     self_critical,
-    unlikelihood,
 )

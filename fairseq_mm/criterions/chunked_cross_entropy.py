@@ -46,13 +46,6 @@ class ChunkedCrossEntropyConfig(FairseqDataclass):
     sentence_avg: bool = II("optimization.sentence_avg")
 
 
-def check_options(label_smoothing: float, chunk_megabytes: int) -> None:
-    if not 0 <= label_smoothing < 1:
-        raise UserError(f"--label-smoothing must be in [0, 1), but is {label_smoothing}.")
-    if chunk_megabytes < 1:
-        raise UserError(f"--chunk-megabytes must be 1 or more, but is {chunk_megabytes}.")
-
-
 @register_criterion("chunked_cross_entropy", dataclass=ChunkedCrossEntropyConfig)
 class ChunkedCrossEntropyCriterion(FairseqCriterion):
     """Cross-entropy that never holds the logits of all tokens in memory.
@@ -65,7 +58,10 @@ class ChunkedCrossEntropyCriterion(FairseqCriterion):
         self, task: Any, sentence_avg: bool, label_smoothing: float, chunk_megabytes: int
     ) -> None:
         super().__init__(task)
-        check_options(label_smoothing, chunk_megabytes)
+        if not 0 <= label_smoothing < 1:
+            raise UserError(f"--label-smoothing must be in [0, 1), but is {label_smoothing}.")
+        if chunk_megabytes < 1:
+            raise UserError(f"--chunk-megabytes must be 1 or more, but is {chunk_megabytes}.")
         self.sentence_avg = sentence_avg
         self.label_smoothing = label_smoothing
         self.chunk_bytes = chunk_megabytes * MEGABYTE
