@@ -1,8 +1,7 @@
-"""Converts pretrained models to fairseq's form, and BART and T5 back.
+"""Converts pretrained models to fairseq's form.
 
   fairseq-mm convert facebook-bart-base/ bart-base/     Hugging Face's BART
   fairseq-mm convert t5-base/ t5/                Hugging Face's T5 or mT5
-  fairseq-mm convert checkpoint_best.pt back/ --to huggingface --data bart-base/
   fairseq-mm convert fconv.pt story.pt --data data-bin/writingPrompts
   fairseq-mm convert f30k.npz f30k/                     Kiros's VSE
   fairseq-mm convert model_best.pth.tar f30k/ --vocabulary vocab.pkl     VSE++
@@ -13,10 +12,8 @@ The format of SOURCE is detected automatically.
 A Hugging Face folder (config.json, weights, tokenizer files) becomes a folder
 with model.pt, dict.txt and the subwords. Give this folder to fairseq-mm prepare
 videos as --pretrained, and its model.pt to fairseq-train as
---finetune-from-model. BART becomes fairseq's BART, T5 becomes --arch t5. With
---to huggingface, a checkpoint of fairseq's BART or of --arch t5, or a folder with
-model.pt, becomes a Hugging Face folder again. fairseq's published BART needs no
-conversion.
+--finetune-from-model. BART becomes fairseq's BART, T5 becomes --arch t5.
+fairseq's published BART needs no conversion.
 
 A checkpoint of fairseq's fconv_self_att of any size, with or without fusion,
 becomes a checkpoint of conv_story in the file OUTPUT. OUTPUT contains the
@@ -57,14 +54,9 @@ ARGUMENTS: Rows = {
     "source": ("Checkpoint or folder, as described above.", {"metavar": "SOURCE"}),
     "output": ("Folder or checkpoint to make.", {"metavar": "OUTPUT"}),
     "--overwrite": ("Replace OUTPUT.", FLAG),
-    "--to": (
-        "Convert fairseq's BART or --arch t5 to the other form.",
-        {"choices": ("huggingface",)},
-    ),
     "--data": (
-        "Folder with the dictionaries that the checkpoint was trained with: of BART dict.txt, "
-        "encoder.json and vocab.bpe (default: the checkpoint's folder); of stories "
-        "dict.wp_source.txt and dict.wp_target.txt, or of the languages that its options name.",
+        "Folder with the dictionaries that the checkpoint was trained with: dict.wp_source.txt and "
+        "dict.wp_target.txt, or of the languages that its options name.",
         {"metavar": "DIR"},
     ),
     "--encoder-json": (
@@ -88,8 +80,8 @@ class Layout(NamedTuple):
     """Conversion of one kind of SOURCE, such as Hugging Face's BART.
 
     Attributes:
-        module: Module of ``fairseq_mm.conversion`` that converts to or from Hugging Face's format;
-            empty for other formats.
+        module: Module of ``fairseq_mm.conversion`` that converts from Hugging Face's format; empty
+            for other formats.
         function: Name of the converting function in the module.
         options: Names of the options that this kind accepts, but not all other kinds.
     """
@@ -105,7 +97,6 @@ _TRAIN = (
     "--batch-size 64"
 )
 _VISUAL_STORIES = "GLAC Net or Transtory-XL"
-_BART, _T5 = "fairseq's BART", "a T5 of --arch t5"
 _HF_BART, _HF_T5 = "Hugging Face's BART", "Hugging Face's T5"
 LAYOUTS = {
     _STORIES: Layout(options=("data", *convert_stories.OPTIONS)),
@@ -114,8 +105,6 @@ LAYOUTS = {
     _VISUAL_STORIES: Layout(options=("vocabulary", "decoder")),
     _HF_BART: Layout("bart", "convert_bart", ("encoder_json",)),
     _HF_T5: Layout("t5", "convert_t5"),
-    _BART: Layout("bart_back", "convert_bart_to_huggingface", ("data",)),
-    _T5: Layout("t5", "convert_t5_to_huggingface"),
 }
 _MODEL_TYPES = {"bart": _HF_BART, "t5": _HF_T5, "mt5": _HF_T5}
 
@@ -137,20 +126,16 @@ def run(args: argparse.Namespace) -> None:
         assert state is not None  # for mypy: this kind is detected by the checkpoint's content
         convert_stories.run(args, state)
     elif LAYOUTS[kind].module:
-        _convert_pretrained(args, kind, state)
+        _convert_pretrained(args, kind)
     else:
         _convert_released(args, kind, state)
 
 
-def _convert_pretrained(
-    args: argparse.Namespace, kind: str, state: Optional[Mapping[str, Any]]
-) -> None:
+def _convert_pretrained(args: argparse.Namespace, kind: str) -> None:
     layout = LAYOUTS[kind]
     # imported by name, so that each conversion imports only its own module
     module = importlib.import_module(f"fairseq_mm.conversion.{layout.module}")
     options: dict[str, Any] = {name: getattr(args, name) for name in layout.options}
-    if state is not None:
-        options["state"] = state
     convert = getattr(module, layout.function)
     result = convert(args.source, args.output, overwrite=args.overwrite, **options)
     print(f"{args.source}: {kind}")
@@ -160,9 +145,8 @@ def _convert_pretrained(
         f"{result.folder}: {result.parameters:,} parameters, {result.words:,} words: "
         f"{_list_files(result.folder)}"
     )
-    if args.to is None:
-        for line in _usage(result):
-            print(line)
+    for line in _usage(result):
+        print(line)
 
 
 def _convert_released(
@@ -246,22 +230,15 @@ def _detect_kind(args: argparse.Namespace) -> tuple[str, Optional[Mapping[str, A
 
     The content is None if SOURCE is a folder of Hugging Face or a model of Kiros et al.
     """
-    from fairseq_mm.conversion.foreign_checkpoint import checkpoint_path, read_foreign_checkpoint
-    from fairseq_mm.conversion.output_folder import check_output_folder
+    from fairseq_mm.conversion.foreign_checkpoint import read_foreign_checkpoint
     from fairseq_mm.conversion.released_visual_stories import is_visual_story_encoder
     from fairseq_mm.conversion.released_vse import is_numpy_archive
     from fairseq_mm.conversion.released_vsepp import is_vsepp
-    from fairseq_mm.conversion.t5 import is_t5
 
     # the content is returned because a checkpoint of gigabytes must not be read twice
     source = args.source
     if not os.path.exists(source):
         raise UserError(f"{source}: no such checkpoint. It is no folder either.")
-    if args.to is not None:
-        path = checkpoint_path(source)
-        check_output_folder(args.output, overwrite=args.overwrite, reads=path)
-        state = read_foreign_checkpoint(path)
-        return (_T5 if is_t5(state) else _BART), state
     if os.path.isdir(source):
         return _detect_folder_kind(source), None
     # before the reader of checkpoints, which would report a damaged file
@@ -288,7 +265,7 @@ def _detect_folder_kind(source: str) -> str:
     if os.path.isfile(checkpoint):
         raise UserError(
             f"{source}: is of fairseq's form already (it has a model.pt) and needs no conversion: "
-            f"train with --finetune-from-model {checkpoint}; --to huggingface converts it back."
+            f"train with --finetune-from-model {checkpoint}."
         )
     raise UserError(
         f"{source}: is no folder of a model: it has neither config.json, as Hugging Face's have, "

@@ -1,7 +1,7 @@
 """Converts Hugging Face's BART to a checkpoint, a dictionary and a GPT-2 BPE of fairseq.
 
 The output folder has the files of fairseq's published models (``model.pt``, ``dict.txt``) and the
-files of the tokenizer. ``bart_back.py`` converts in the other direction.
+files of the tokenizer.
 
 Names of tensors differ only by a prefix: fairseq's ``encoder.layers.0.fc1.weight`` is Hugging
 Face's ``model.encoder.layers.0.fc1.weight``. Encoder, decoder and output layer share the

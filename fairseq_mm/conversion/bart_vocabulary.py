@@ -1,4 +1,4 @@
-"""Converts between Hugging Face's BART vocabulary and fairseq's dictionary with GPT-2 BPE.
+"""Converts Hugging Face's BART vocabulary to fairseq's dictionary with GPT-2 BPE.
 
 The embeddings of Hugging Face and of fairseq have the same order: four special symbols, the BPE
 tokens, and ``<mask>`` last. Hugging Face's ``vocab.json`` lists a token by its letters. fairseq's
@@ -8,7 +8,6 @@ the 256 bytes, then the tokens that result from the merges in ``merges.txt``, in
 ``<|endoftext|>``.
 """
 
-import json
 import os
 import re
 from collections.abc import Sequence
@@ -50,23 +49,8 @@ class BartVocabulary(NamedTuple):
         return [f"{word} 1" for word in words]
 
     def merge_lines(self) -> list[str]:
-        """Return the lines of ``vocab.bpe``; ``merges.txt`` has the same lines."""
+        """Return the lines of ``vocab.bpe``."""
         return [_VERSION, *(" ".join(pair) for pair in self.merges)]
-
-    def pieces(self) -> dict[str, int]:
-        """Return the content of ``vocab.json``: the index in the embeddings of each BPE token."""
-        letters = {str(number): piece for piece, number in self.encoder.items()}
-        rows = {letters.get(symbol, symbol): row for row, symbol in enumerate(self.symbols)}
-        # the tokenizers package refuses merges whose pieces are not in the vocabulary
-        made = [*bytes_to_unicode().values(), *("".join(pair) for pair in self.merges)]
-        lacking = [piece for piece in made if piece not in rows]
-        if lacking:
-            raise UserError(
-                f"the dictionary lacks {len(lacking)} of the pieces that the BPE makes, such as "
-                f"{lacking[0]!r} ({self.encoder.get(lacking[0])}), and Hugging Face's tokenizer "
-                "needs all: it must be the pretrained model's dictionary."
-            )
-        return rows
 
 
 def read_huggingface_vocabulary(
@@ -213,13 +197,3 @@ def _symbols(by_row: dict[int, str], rows: int, encoder: dict[str, int]) -> list
         else:  # a row without a word, or with one that is not made of bytes
             symbols.append(next(word for word in fillers if word not in used))
     return symbols
-
-
-def write_vocab_json(pieces: dict[str, int], path: str) -> None:
-    """Write ``vocab.json`` in Hugging Face's format to ``path``.
-
-    ``pieces`` maps each BPE token to its index in the embeddings.
-    """
-    with open(path, "w", encoding="utf-8", newline="\n") as file:
-        json.dump(pieces, file, ensure_ascii=False)
-        file.write("\n")

@@ -1,6 +1,5 @@
-"""Reads and writes folders in the format of Hugging Face's ``save_pretrained``."""
+"""Reads folders in the format of Hugging Face's ``save_pretrained``."""
 
-import json
 import os
 from dataclasses import dataclass, field
 from typing import Any
@@ -10,23 +9,20 @@ from torch import Tensor
 from fairseq_mm.conversion.foreign_checkpoint import read_foreign_checkpoint
 from fairseq_mm.data.input_files import read_json
 from fairseq_mm.data.model_folder import FORMAT
-from fairseq_mm.data.output_file import library_errors
 from fairseq_mm.errors import UserError, import_extra
 
 # in the order of preference: safetensors can hold nothing but tensors
 _WEIGHTS = ("model.safetensors", "pytorch_model.bin")
-_PURPOSE = "reading or writing a safetensors file"
 
 
 @dataclass
 class ConvertedPretrained:
-    """Summary of a conversion of BART or T5 from or to Hugging Face's format.
+    """Summary of a conversion of BART or T5 from Hugging Face's format.
 
     Attributes:
         folder: Folder that was written.
         arch: fairseq's ``--arch`` for the model.
-        options: Options of fairseq's model that differ from the defaults of ``arch``; empty after a
-            conversion to Hugging Face's format.
+        options: Options of fairseq's model that differ from the defaults of ``arch``.
         parameters: Number of weights.
         words: Number of words in the dictionary, with special symbols.
         notes: Assumptions and omissions of the conversion, one sentence each.
@@ -46,8 +42,7 @@ def read_config(folder: str) -> dict[str, Any]:
     config = read_json(path)
     if isinstance(config, dict) and config.get("format") == FORMAT:
         raise UserError(
-            f"{folder}: is a model folder of fairseq-mm export, which needs no conversion; --to "
-            "huggingface converts BART and T5."
+            f"{folder}: is a model folder of fairseq-mm export, which needs no conversion."
         )
     if not isinstance(config, dict) or not isinstance(config.get("model_type"), str):
         raise UserError(f"{path}: must have `model_type`, the kind of model, but has not.")
@@ -67,26 +62,6 @@ def read_weights(folder: str) -> dict[str, Tensor]:
         if os.path.isfile(index):
             return _read_parts(folder, index)
     raise UserError(f"{folder}: has neither {' nor '.join(_WEIGHTS)}.")
-
-
-def write_safetensors(weights: dict[str, Tensor], path: str) -> None:
-    """Write weights in the format of safetensors."""
-    library = import_extra("safetensors.torch", extra="convert", purpose=_PURPOSE)
-    # save_file refuses tensors that are not contiguous, such as rolled or transposed ones
-    plain = {name: x.detach().contiguous() for name, x in weights.items()}
-    # transformers 4 refuses a file whose metadata names no framework
-    with library_errors():
-        library.save_file(plain, path, metadata={"format": "pt"})
-
-
-def write_json_files(contents: dict[str, Any], folder: str) -> None:
-    """Write JSON files to a folder, indented as by Hugging Face's transformers.
-
-    ``contents`` has the content of each file, by the file's name.
-    """
-    for name, content in contents.items():
-        with open(os.path.join(folder, name), "w", encoding="utf-8") as file:
-            file.write(json.dumps(content, indent=2) + "\n")
 
 
 def _read_parts(folder: str, index: str) -> dict[str, Tensor]:
@@ -111,7 +86,8 @@ def _read(path: str) -> dict[str, Tensor]:
         # not with torch.load, which may run what a pickle calls
         state = read_foreign_checkpoint(path)
         return {name: x.detach() for name, x in state.items() if isinstance(x, Tensor)}
-    library = import_extra("safetensors.torch", extra="convert", purpose=_PURPOSE)
+    purpose = "reading a safetensors file"
+    library = import_extra("safetensors.torch", extra="convert", purpose=purpose)
     if not os.path.isfile(path):
         raise UserError(f"{path}: no such file.")
     try:

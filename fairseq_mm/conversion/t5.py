@@ -1,31 +1,19 @@
-"""Converts Hugging Face's T5 (1.0, 1.1, FLAN-T5, mT5) to ``--arch t5``, and back.
+"""Converts Hugging Face's T5 (1.0, 1.1, FLAN-T5, mT5) to ``--arch t5``.
 
-The conversion to ``--arch t5`` writes a checkpoint (``model.pt``), one dictionary for source and
+The conversion writes a checkpoint (``model.pt``), one dictionary for source and
 target (``dict.txt``) and the subword tokenizer (``subwords.json``, ``sentencepiece.model``), which
-the checkpoint contains as well. The checkpoint, and checkpoints that were trained from it, can be
-converted back. ``t5_vocabulary.py`` describes the order of the embeddings.
+the checkpoint contains as well. ``t5_vocabulary.py`` describes the order of the embeddings.
 """
 
 import os
 from argparse import Namespace
 from collections.abc import Iterator, Mapping
-from typing import Any, Optional
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from fairseq_mm.conversion.foreign_checkpoint import (
-    checkpoint_config,
-    checkpoint_path,
-    read_foreign_checkpoint,
-)
-from fairseq_mm.conversion.huggingface_folder import (
-    ConvertedPretrained,
-    read_config,
-    read_weights,
-    write_json_files,
-    write_safetensors,
-)
+from fairseq_mm.conversion.huggingface_folder import ConvertedPretrained, read_config, read_weights
 from fairseq_mm.conversion.new_checkpoint import (
     checkpoint_state,
     config_defaults,
@@ -35,16 +23,13 @@ from fairseq_mm.conversion.output_folder import check_output_folder, output_fold
 from fairseq_mm.conversion.t5_vocabulary import (
     END,
     PAD,
-    num_extra_ids,
     t5_dictionary,
     to_fairseq_rows,
-    to_t5_rows,
 )
 from fairseq_mm.data.output_file import library_errors
 from fairseq_mm.data.subwords import Subwords
 from fairseq_mm.errors import UserError
-from fairseq_mm.models._backbone_weights import t5_backbone
-from fairseq_mm.models._provenance import STATE_KEY, decode_provenance, list_words
+from fairseq_mm.models._provenance import list_words
 from fairseq_mm.models.t5 import BASE, LARGE, SMALL, T5Config, T5Model
 from fairseq_mm.tasks.video_summarization import VideoSummarizationTask
 
@@ -71,8 +56,6 @@ _THEIR_EMBEDDINGS = ("shared.weight", "encoder.embed_tokens.weight", "decoder.em
 _OUTPUT, _THEIR_OUTPUT = "decoder.output_proj.weight", "lm_head.weight"
 # in old checkpoints; no T5 computes with it, since attention to the source has no positions
 _UNUSED = "decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight"
-# T5 has no token for the beginning: its decoder begins with padding
-_TOKEN_IDS = {"pad_token_id": PAD, "eos_token_id": END, "decoder_start_token_id": PAD}
 _MODEL_TYPES = ("t5", "mt5")
 _PROJECTIONS = {"query_proj": "q", "key_proj": "k", "value_proj": "v", "output_proj": "o"}
 _LISTED = 2  # names in a message: a wrong folder would list hundreds
@@ -305,112 +288,3 @@ def _check_tensors(
 def _format_names(names: list[str]) -> str:
     more = f" and {len(names) - _LISTED} more tensors" if len(names) > _LISTED else ""
     return ", ".join(names[:_LISTED]) + more
-
-
-def is_t5(state: Mapping[str, Any]) -> bool:
-    """Return True if ``state``, a checkpoint's content, is of ``--arch t5`` of any size."""
-    return str((_model_options(state) or {}).get("_name")).startswith("t5")
-
-
-def _model_options(state: Mapping[str, Any]) -> Optional[dict[str, Any]]:
-    options = checkpoint_config(state).get("model")
-    return options if isinstance(options, dict) else None
-
-
-def convert_t5_to_huggingface(
-    checkpoint: str,
-    output: str,
-    *,
-    overwrite: bool = False,
-    state: Optional[Mapping[str, Any]] = None,
-) -> ConvertedPretrained:
-    """Convert a T5 to Hugging Face's format, and return a summary of the conversion.
-
-    Args:
-        checkpoint: Path of a checkpoint of ``--arch t5``, or of a folder with ``model.pt``.
-        output: Folder to write: ``config.json``, ``generation_config.json``, ``model.safetensors``,
-            ``spiece.model``, ``tokenizer_config.json``.
-        overwrite: True to replace files of an existing folder.
-        state: Content of the checkpoint; None to read it from the file.
-    """
-    path = checkpoint_path(checkpoint)
-    check_output_folder(output, overwrite=overwrite, reads=path)
-    state = read_foreign_checkpoint(path) if state is None else state
-    weights, options = state.get("model"), _model_options(state)
-    if not isinstance(weights, dict) or options is None or STATE_KEY not in weights:
-        raise UserError(f"{path}: is no checkpoint of --arch t5.")
-    arch = str(options.get("_name"))
-    if t5_backbone(weights) is None:
-        raise UserError(f"{path}: must be of --arch t5, but is of --arch {arch}.")
-    provenance = decode_provenance(weights[STATE_KEY])
-    subwords = Subwords.from_state(provenance.get("subwords") or {"kind": "none"})
-    if subwords.kind != "sentencepiece":
-        raise UserError(
-            f"{path}: was trained on subwords of kind {subwords.kind!r}, but Hugging Face's T5 has "
-            "a sentencepiece model."
-        )
-    embedding = weights[_EMBEDDINGS[0]]
-    notes: list[str] = []
-    expected = t5_dictionary(subwords.files["sentencepiece.model"], len(embedding), path, notes)
-    if list_words(expected) != provenance["words"]:
-        raise UserError(
-            f"{path}: its dictionary is not in the order of T5's vocabulary, which fairseq-mm "
-            "convert keeps: there is no such model of Hugging Face's."
-        )
-    names = dict(_weight_names(options))
-    # A video-guided T5 has more tensors. Without them the text part would be another model.
-    others = sorted(set(weights) - {STATE_KEY, _OUTPUT, *_EMBEDDINGS, *names})
-    if others:
-        raise UserError(
-            f"{path}: is of --arch {arch}: Hugging Face's T5 has no place for {others[0]} "
-            f"({len(others)} such tensors)."
-        )
-    renamed = {theirs: weights[ours].float() for ours, theirs in names.items()}
-    renamed[_THEIR_EMBEDDINGS[0]] = to_t5_rows(embedding.float())
-    if _OUTPUT in weights:
-        renamed[_THEIR_OUTPUT] = to_t5_rows(weights[_OUTPUT].float())
-    config = _build_config(options, len(embedding), is_tied=_OUTPUT not in weights)
-    with output_folder(output) as partial:
-        write_safetensors(renamed, os.path.join(partial, "model.safetensors"))
-        with open(os.path.join(partial, _PIECES_FILE), "wb") as file:
-            file.write(subwords.files["sentencepiece.model"])
-        write_json_files(
-            {
-                "config.json": config,
-                "generation_config.json": _TOKEN_IDS,
-                "tokenizer_config.json": _tokenizer_config(subwords, len(embedding)),
-            },
-            partial,
-        )
-    parameters = sum(x.numel() for x in renamed.values())
-    return ConvertedPretrained(output, arch, {}, parameters, len(embedding), notes)
-
-
-def _build_config(options: Mapping[str, Any], num_rows: int, *, is_tied: bool) -> dict[str, Any]:
-    return {
-        "architectures": ["T5ForConditionalGeneration"],
-        "model_type": "t5",
-        "is_encoder_decoder": True,
-        **{key: options[name] for name, (key, _) in {**_SIZES, **_RATES}.items()},
-        "vocab_size": num_rows,
-        "feed_forward_proj": _FEED_FORWARD[str(options["feed_forward"])],
-        "tie_word_embeddings": is_tied,
-        # transformers 5 reads this instead of tie_word_embeddings to decide on the scale
-        "scale_decoder_outputs": is_tied,
-        **_TOKEN_IDS,
-    }
-
-
-def _tokenizer_config(subwords: Subwords, num_rows: int) -> dict[str, Any]:
-    import sentencepiece
-
-    pieces = subwords.files["sentencepiece.model"]
-    num_pieces = sentencepiece.SentencePieceProcessor(model_proto=pieces).get_piece_size()
-    return {
-        "tokenizer_class": "T5Tokenizer",
-        "pad_token": "<pad>",
-        "eos_token": "</s>",
-        "unk_token": "<unk>",
-        # T5Tokenizer's default of 100 could exceed the rows of the embedding
-        "extra_ids": num_extra_ids(num_pieces, num_rows),
-    }

@@ -24,19 +24,6 @@ def to_fairseq_rows(weight: Tensor) -> Tensor:
     return torch.roll(weight, 1, dims=0)
 
 
-def to_t5_rows(weight: Tensor) -> Tensor:
-    """Reorder rows [V, ...] from the order of fairseq's dictionary to T5's order."""
-    return torch.roll(weight, -1, dims=0)
-
-
-def num_extra_ids(num_pieces: int, num_rows: int) -> int:
-    """Return the number of ``<extra_id_N>`` tokens in T5's embedding.
-
-    The embedding has ``num_rows`` rows; the first ``num_pieces`` are the sentencepiece tokens.
-    """
-    return min(_MAX_EXTRA_IDS, num_rows - num_pieces)
-
-
 def t5_dictionary(pieces: bytes, num_rows: int, path: str, notes: list[str]) -> Dictionary:
     """Build fairseq's dictionary for a T5.
 
@@ -66,7 +53,7 @@ def t5_dictionary(pieces: bytes, num_rows: int, path: str, notes: list[str]) -> 
             "than pieces is needed, for fairseq's <s>. With transformers, "
             f"model.resize_token_embeddings({num_pieces + 1}) makes it."
         )
-    num_extra = num_extra_ids(num_pieces, num_rows)
+    num_extra = min(_MAX_EXTRA_IDS, num_rows - num_pieces)
     if num_pieces + num_extra == num_rows:
         notes.append(
             f"The vocabulary has no unused row: the last one, {num_rows - 1} (<extra_id_0>), is "

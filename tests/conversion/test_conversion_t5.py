@@ -11,11 +11,9 @@ from fairseq.data import Dictionary
 from fairseq.sequence_generator import SequenceGenerator
 from numerics import assert_close
 
-from fairseq_mm.cli.main import main
-from fairseq_mm.conversion.t5 import convert_t5, convert_t5_to_huggingface
+from fairseq_mm.conversion.t5 import convert_t5
 from fairseq_mm.errors import UserError
 from fairseq_mm.inference.checkpoint import Checkpoint
-from fairseq_mm.models._provenance import STATE_KEY, decode_provenance, encode_json
 from fairseq_mm.tasks.video_summarization import VideoSummarizationTask
 
 transformers = pytest.importorskip("transformers")
@@ -425,101 +423,6 @@ def test_mistakes_are_said_in_one_line_and_leave_nothing(name, saved, tmp_path):
     with pytest.raises(UserError, match=message):
         convert_t5(str(folder), str(tmp_path / "fairseq"))
     assert os.listdir(tmp_path) == ["hf"]
-
-
-def test_way_back_gives_the_folder_again(kind, pieces, tmp_path):
-    theirs = make_model(kind)
-    convert_t5(str(save(theirs, tmp_path / "hf", pieces)), str(tmp_path / "fairseq"))
-    converted = convert_t5_to_huggingface(str(tmp_path / "fairseq"), str(tmp_path / "back"))
-    assert (tmp_path / "back" / "spiece.model").read_bytes() == pieces.read_bytes()
-    before, after = (
-        transformers.T5ForConditionalGeneration.from_pretrained(tmp_path / name).eval()
-        for name in ("hf", "back")
-    )
-    assert before.config.scale_decoder_outputs == after.config.scale_decoder_outputs
-    state = after.state_dict()
-    assert all(torch.equal(x, state[name]) for name, x in before.state_dict().items())
-    assert converted.words == V
-    tokens = torch.randint(3, 60, (2, 5))
-    with torch.no_grad():
-        logits = [
-            model(input_ids=tokens, decoder_input_ids=tokens).logits for model in (before, after)
-        ]
-    assert torch.equal(*logits)
-    convert_t5(str(tmp_path / "back"), str(tmp_path / "again"))
-    ours = [load(str(tmp_path / name / "model.pt"))[0] for name in ("fairseq", "again")]
-    weights = ours[1].state_dict()
-    assert all(torch.equal(x, weights[name]) for name, x in ours[0].state_dict().items())
-
-
-@pytest.mark.parametrize("rows", [V, 90])
-def test_tokenizer_of_the_way_back_gives_indices_of_the_dictionary(pieces, tmp_path, rows):
-    """90 rows: 60 pieces and 30 extra ids, not the 100 that a tokenizer has by default."""
-    theirs = make_model("t5", vocab_size=rows)
-    convert_t5(str(save(theirs, tmp_path / "hf", pieces)), str(tmp_path / "fairseq"))
-    convert_t5_to_huggingface(str(tmp_path / "fairseq"), str(tmp_path / "back"))
-    tokenizer = transformers.AutoTokenizer.from_pretrained(str(tmp_path / "back"))
-    processor = sentencepiece.SentencePieceProcessor(model_file=str(pieces))
-    dictionary = Dictionary.load(str(tmp_path / "fairseq" / "dict.txt"))
-    for sentence in [*SENTENCES, "Über two  spaces"]:
-        indices = tokenizer(sentence)["input_ids"]
-        assert indices == [*processor.encode(sentence), 1]
-        line = " ".join(processor.encode(sentence, out_type=str))
-        ours = dictionary.encode_line(line, add_if_not_exist=False)
-        assert torch.equal((torch.tensor(indices) + 1) % rows, ours.long())
-    for sentence in SENTENCES:
-        assert (
-            tokenizer.decode(tokenizer(sentence)["input_ids"], skip_special_tokens=True) == sentence
-        )
-    extra = rows - 60 if rows < V else 100
-    assert len(tokenizer) == 60 + extra
-    assert tokenizer("<extra_id_0>")["input_ids"] == [60 + extra - 1, 1]
-
-
-def test_command_converts_there_and_back(pieces, tmp_path, capsys):
-    save(make_model(next(iter(KINDS))), tmp_path / "theirs", pieces)
-    folders = [str(tmp_path / name) for name in ("theirs", "ours", "back")]
-    assert main(["convert", *folders[:2]]) == 0
-    assert main(["convert", *folders[1:], "--to", "huggingface"]) == 0
-    assert f"{folders[1]}: a T5 of --arch t5" in capsys.readouterr().out
-    first, second = (
-        transformers.T5ForConditionalGeneration.from_pretrained(folder).state_dict()
-        for folder in (folders[0], folders[2])
-    )
-    assert all(torch.equal(second[name], x) for name, x in first.items())
-
-
-def test_way_back_is_for_t5_with_its_own_vocabulary(pieces, saved, tmp_path):
-    convert_t5(str(saved), str(tmp_path / "fairseq"))
-    path = tmp_path / "fairseq" / "model.pt"
-    state = torch.load(path, weights_only=False)
-    weights = state["model"]
-    known = decode_provenance(weights[STATE_KEY])
-    reordered = {**known, "words": known["words"][::-1]}
-    mistakes = {
-        "is no checkpoint of --arch t5": {**state, "model": {}},
-        "must be of --arch t5, but is of --arch t5": {
-            **state,
-            "model": {STATE_KEY: weights[STATE_KEY]},
-        },
-        r"Hugging Face's T5 has no place for encoder\.fusions\.1 \(1 such tensors\)": {
-            **state,
-            "model": {**weights, "encoder.fusions.1": torch.ones(1)},
-        },
-        "is not in the order of T5's vocabulary": {
-            **state,
-            "model": {**weights, STATE_KEY: encode_json(reordered)},
-        },
-        "was trained on subwords of kind 'none'": {
-            **state,
-            "model": {**weights, STATE_KEY: encode_json({**known, "subwords": None})},
-        },
-    }
-    for message, spoiled in mistakes.items():
-        torch.save(spoiled, path)
-        with pytest.raises(UserError, match=message):
-            convert_t5_to_huggingface(str(path), str(tmp_path / "back"))
-        assert not (tmp_path / "back").exists()
 
 
 def test_architecture_is_that_of_the_sizes():
