@@ -73,7 +73,7 @@ class Captions(DemoTask):
         self._command(
             "Show all captions on a page",
             *("fairseq-mm report --data", self.data, "--split test --hypotheses", generated),
-            *("--images", self.folder / "images", "--result", scores, "--title captions"),
+            *("--images", self.folder / "images", "--metrics bleu,rouge_l,cider --title captions"),
             *("--output", self.folder / "page.html"),
         )
 

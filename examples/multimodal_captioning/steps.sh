@@ -37,7 +37,7 @@ train_to_page() {
     step score score
     step page fairseq-mm report --data "$data" --split valid --images "$3" \
         --hypotheses "$out/captions.jsonl" --scores "$out/scores.jsonl" \
-        --result "$out/scores.json" --training-log "$out/m_rnn/train.log" \
+        --metrics bleu,rouge_l,cider \
         --title "m_rnn: captions of the validation images" --output "$out/page.html"
     step index fairseq-mm index "$photos" --checkpoint "$out/vse_bow" --output "$out/index.h5"
     cat <<END

@@ -1,22 +1,19 @@
 """Shows texts, images and references as one self-contained HTML page.
 
   fairseq-mm report --data data-bin/flickr8k --hypotheses generate.txt \\
-      --images photos/ --output page.html
+      --metrics bleu,rouge_l,cider --images photos/ --output page.html
   fairseq-mm report --data data-bin/flickr8k --hypotheses a.jsonl \\
       --hypotheses b.jsonl --name greedy --name beam --output page.html
 
-The page has the images or videos with their texts first, then the scores, the
-training curves, and the command. Errors that the text alone shows are marked: a
-phrase that is said twice in a row, an unknown word, an end that is cut off. The
-page counts these errors in the references as well.
+The page has the scores of --metrics, the images or videos with their texts, which
+can be sorted by a score, and the command.
 
 --hypotheses is a file in any format that `fairseq-mm score --data` accepts, and
 its texts are assigned to the references in the same way. For several systems,
-which must have texts of the same items, the page has the scores of --metrics and
-their differences from the first system, with 95 % intervals of a paired bootstrap.
-For one system, --scores takes files that `fairseq-mm score --per-item` wrote, or
-any JSON lines with "id" and numbers, and --result a file that `fairseq-mm score
---json` wrote.
+which must have texts of the same items, the page has the differences of the
+scores from the first system, with 95 % intervals of a paired bootstrap. --scores
+takes files that `fairseq-mm score --per-item` wrote, or any JSON lines with "id"
+and numbers.
 """
 
 import argparse
@@ -24,9 +21,9 @@ import json
 import os
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Optional
+from typing import TYPE_CHECKING, Any, NamedTuple, Optional
 
 from fairseq_mm.cli import arguments
 from fairseq_mm.cli.arguments import REPEATED, Rows
@@ -34,14 +31,17 @@ from fairseq_mm.errors import UserError
 from fairseq_mm.generation.defaults import SEED
 
 if TYPE_CHECKING:
-    from fairseq_mm.cli.report_systems import System
     from fairseq_mm.cli.score_inputs import References
-    from fairseq_mm.report.figures import Chart
     from fairseq_mm.report.html_page import Section
-    from fairseq_mm.report.report_items import ReportItem
+    from fairseq_mm.report.item_gallery import Item
     from fairseq_mm.report.system_scores import ScoreLine
 
-_FILE: dict[str, Any] = {"type": Path, "metavar": "FILE"}
+# the others need transcripts, training texts or sentences, and score computes them
+METRICS = (
+    *("bleu", "meteor", "meteor_vist", "rouge", "rouge_l", "cider", "content_f1"),
+    *("diversity", "self_bleu", "seq_rep"),
+)
+DEFAULT_METRICS = "bleu,rouge_l,cider"
 ARGUMENTS: Rows = {
     "--hypotheses": (
         "Generated texts; may be given again, for other systems.",
@@ -56,15 +56,8 @@ ARGUMENTS: Rows = {
         {"metavar": "FOLDER", **REPEATED},
     ),
     "--scores": (
-        "JSON lines with scores of each item, to sort by; may be given again.",
-        {**_FILE, **REPEATED},
-    ),
-    "--result": ("JSON with the scores of the whole split.", _FILE),
-    "--training-log": ("Log of fairseq-train, for the training curves.", _FILE),
-    "--figures": (
-        "Write the training curves, and the chart of the differences, into this folder as SVG and "
-        "as PNG of 300 dots per inch.",
-        {"metavar": "DIR"},
+        "JSON lines with scores of each item of a single system; may be given again.",
+        {"type": Path, "metavar": "FILE", **REPEATED},
     ),
     "--title": ("Title of the page (default: data folder and split).", {"metavar": "TEXT"}),
     "--limit": (
@@ -75,10 +68,6 @@ ARGUMENTS: Rows = {
         "Longer side of the images in pixels (default: 224).",
         {"type": arguments.positive, "default": 224, "metavar": "N"},
     ),
-}
-
-
-_COMPUTED: Rows = {
     "--metrics": (
         "Metrics, as of score, that need no further files (default with several --hypotheses: "
         "bleu,rouge_l,cider).",
@@ -86,13 +75,29 @@ _COMPUTED: Rows = {
     ),
     "--tokenizer": (
         "Tokens, as of score (default: ptb).",
-        {"choices": ("ptb", "m_rnn", "wp", "none")},
+        {"choices": ("ptb", "m_rnn", "wp", "none"), "default": "ptb"},
     ),
     "--bootstrap": (
         "Number of resamples for the intervals (default: 1000).",
-        {"type": arguments.positive, "metavar": "N"},
+        {"type": arguments.positive, "default": 1000, "metavar": "N"},
     ),
 }
+
+
+class System(NamedTuple):
+    """Texts of one system, and their scores.
+
+    Attributes:
+        name: Name on the page; empty for a single system.
+        path: Path of the file of texts.
+        texts: Dict from item id to text.
+        scores: Dict from item id to a dict from the name of a score to its value.
+    """
+
+    name: str
+    path: str
+    texts: Mapping[str, str]
+    scores: dict[str, dict[str, float]]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -104,122 +109,179 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         output={"required": True, "type": Path, "help": "Page to write."},
     )
     arguments.add_rows(parser, ARGUMENTS)
-    group = parser.add_argument_group("scores that the report computes")
-    arguments.add_rows(group, _COMPUTED)
-    arguments.add(group, "seed", seed={"default": SEED})
+    arguments.add(parser, "seed", seed={"default": SEED})
 
 
 def run(args: argparse.Namespace) -> None:
-    from fairseq_mm.cli import report_systems as systems_of
     from fairseq_mm.cli.score_inputs import read_score_references
-    from fairseq_mm.report.figures import check_figures_folder, write_figures
+    from fairseq_mm.cli.score_metrics import split_metrics
     from fairseq_mm.report.html_page import render_page, write_page
-    from fairseq_mm.report.report_items import items_section
-    from fairseq_mm.report.system_scores import difference_chart, glance_section, lines_of_result
-    from fairseq_mm.report.training_curves import read_training_log, training_charts
+    from fairseq_mm.report.item_gallery import gallery_section
+    from fairseq_mm.report.system_scores import scores_section
 
     # before texts are scored and images are read, which takes minutes
     arguments.check_writable("--output", str(args.output))
-    systems_of.check_score_options(args)
-    if args.figures is not None:
-        check_figures_folder(args.figures)
-        if args.training_log is None and len(args.hypotheses) == 1:
-            raise UserError("--figures: needs --training-log or several --hypotheses.")
-    curves = (
-        None if args.training_log is None else training_charts(read_training_log(args.training_log))
-    )
+    if len(args.hypotheses) > 1:
+        args.metrics = args.metrics or DEFAULT_METRICS
+        if args.scores:
+            raise UserError("--scores: leave it out; the report computes scores of --metrics.")
+    if args.metrics is not None:
+        split_metrics(args.metrics, METRICS)
     references = read_score_references(str(args.data), args.split, None)
     arguments.check_outputs({"output": str(args.output)}, [references.path])
-    systems = systems_of.read_systems(args, references)
-    lines: list[ScoreLine] = []
-    if args.metrics is not None:
-        lines = systems_of.compute_scores(args, systems, references)
-    systems_of.read_scores(args.scores, systems[0], references)
-    if args.result is not None:
-        lines = lines_of_result(systems_of.read_result(args.result, systems[0], references))
-    items, missing = _make_items(args, references.texts, systems)
+    systems = read_systems(args, references)
     names = [system.name for system in systems]
-    is_part = len(items) < len(references.texts)
-    first = items_section(items, names, first_of=len(references.texts) if is_part else None)
-    differences = difference_chart(lines, names)
-    sections = [glance_section(lines, names)] if lines else []
-    sections.append(first)
-    sections += _later_sections(args, systems, references, lines, differences, curves)
-    page = render_page(
-        args.title or f"{args.data.resolve().name}, {args.split}",
-        sections,
-        subtitle=f"{len(systems[0].texts):,} of {len(references.texts):,} items have a hypothesis",
-        has_contents=True,
-    )
-    write_page(args.output, page)
+    sections = []
+    if args.metrics is not None:
+        lines = compute_scores(args, systems, references)
+        note = (
+            f"Differences have 95 % intervals of a paired bootstrap over the items "
+            f"({args.bootstrap:,} samples, seed {args.seed}); those without 0 are bold. Of twenty "
+            "differences that are 0 in truth, one is bold on average."
+        )
+        sections.append(scores_section(lines, names, resampling=note if names[1:] else ""))
+    read_scores(args.scores, systems[0], references)
+    items, missing = _make_items(args, references.texts, systems)
+    total = len(references.texts)
+    note = f"The first {len(items):,} of {total:,} items." if len(items) < total else ""
+    sections.append(gallery_section(items, heading="Items", note=note, sortable=True))
+    sections.append(card_section(args, systems, references))
+    title = args.title or f"{args.data.resolve().name}, {args.split}"
+    subtitle = f"{len(systems[0].texts):,} of {total:,} items have a hypothesis"
+    write_page(args.output, render_page(title, sections, subtitle=subtitle))
     print(
         f"wrote {args.output}: {len(items):,} items, "
         f"{os.path.getsize(args.output) / 1e6:.1f} MB"
         + (f"; {len(missing):,} images not found, the first is {missing[0]}" if missing else "")
     )
-    if args.figures is not None:
-        charts = [*([differences] if differences else []), *(curves or ())]
-        print(
-            f"wrote {args.figures}: {', '.join(write_figures(args.figures, charts)) or 'nothing'}"
+
+
+def read_systems(args: argparse.Namespace, references: "References") -> list[System]:
+    """Read the files of ``--hypotheses``; problems of the texts are printed on stderr."""
+    from fairseq_mm.cli import score_output
+    from fairseq_mm.cli.score_inputs import join_texts
+
+    paths = args.hypotheses
+    names = args.name or ([""] if len(paths) == 1 else [Path(path).stem for path in paths])
+    if not args.name and len(set(names)) < len(names):
+        names = list(paths)
+    if len(names) != len(paths) or len(set(names)) < len(names):
+        raise UserError(
+            f"--name: must be given once for each of the {len(paths)} --hypotheses, each time "
+            f"with another name, but is {', '.join(names)}."
         )
+    systems: list[System] = []
+    for name, path in zip(names, paths):
+        joined = join_texts(path, references)
+        score_output.print_problems(path, joined.problems())
+        systems.append(System(name, path, joined.texts, {}))
+        odd = [key for key in joined.texts if key not in systems[0].texts]
+        odd += [key for key in systems[0].texts if key not in joined.texts]
+        if odd:
+            raise UserError(
+                f"{path}: must have texts for the items of {paths[0]}, but one of the files lacks "
+                f"{len(odd):,} items of the other, such as {odd[0]}."
+            )
+    return systems
 
 
-def _later_sections(
-    args: argparse.Namespace,
-    systems: "Sequence[System]",
-    references: "References",
-    lines: "Sequence[ScoreLine]",
-    differences: "Optional[Chart]",
-    curves: "Optional[Sequence[Chart]]",
-) -> "list[Section]":
-    """Return the sections after the cards: scores, training curves, and the command.
+def compute_scores(
+    args: argparse.Namespace, systems: Sequence[System], references: "References"
+) -> "list[ScoreLine]":
+    """Compute the scores of all systems, and their differences from the first system.
 
-    ``lines`` is empty for no scores, ``differences`` None for no chart of differences, and
-    ``curves`` None without a training log.
+    The scores of single items are added to ``System.scores``.
     """
-    from fairseq_mm.cli.report_systems import resampling_note
-    from fairseq_mm.cli.score_inputs import existing_file
-    from fairseq_mm.report.system_scores import scores_section
-    from fairseq_mm.report.training_curves import curves_section
+    from fairseq_mm.cli import score_output
+    from fairseq_mm.cli.score_metrics import load_tokenizer, split_metrics
+    from fairseq_mm.cli.score_visual_stories import without_separators
+    from fairseq_mm.data.elapsed_time import elapsed_time
+    from fairseq_mm.metrics.result_card import allows_unk
+    from fairseq_mm.metrics.score_rows import TokenizedItems
+    from fairseq_mm.metrics.text_scores import score_texts
+    from fairseq_mm.report.system_scores import Difference, ScoreLine
 
-    sections = []
-    names = [system.name for system in systems]
-    if lines:
-        note = resampling_note(args) if len(systems) > 1 else ""
-        sections.append(scores_section(lines, names, differences, resampling=note))
-    if curves is not None:
-        sections.append(curves_section(curves))
+    metrics, figures = split_metrics(args.metrics, METRICS)
+    tokenize = load_tokenizer(args.tokenizer)
+    ids = list(systems[0].texts)
+    originals = [[without_separators(text) for text in references.texts[key]] for key in ids]
+    tables = []
+    with elapsed_time("scores") as show:
+        written = [[tokenize(text) for text in texts] for texts in originals]
+        for system in systems:
+            show(system.name)
+            texts = [without_separators(system.texts[key]) for key in ids]
+            items = TokenizedItems(
+                hypotheses=list(map(tokenize, texts)),
+                references=written,
+                tokenization=args.tokenizer,
+                texts=texts,
+                reference_texts=originals,
+                allows_unk=allows_unk(system.path),
+            )
+            tables.append([row for row in score_texts(items, metrics) if row.name in figures])
+        sampling = {"samples": args.bootstrap, "seed": args.seed}
+        compared = [
+            {x["metric"]: x for x in score_output.compare(table, tables[0], **sampling)}
+            for table in tables[1:]
+        ]
+    lines = []
+    for rows in zip(*tables):
+        name = rows[0].name
+        entries: list[Any] = [entries.get(name) for entries in compared]
+        differences = [
+            x and Difference(x["difference"], x.get("interval"), x.get("p")) for x in entries
+        ]
+        # signatures differ if one system may write <unk> and another may not
+        signature, note = (
+            "; ".join(dict.fromkeys(filter(None, texts)))
+            for texts in zip(*((row.signature, row.note) for row in rows))
+        )
+        lines.append(ScoreLine(name, [row.value for row in rows], differences, signature, note))
+        for system, row in zip(systems, rows):
+            for key, value in zip(ids, row.per_item or ()):
+                if value is not None:
+                    system.scores.setdefault(key, {})[name] = value
+    return lines
+
+
+def read_scores(paths: Sequence[Path], system: System, references: "References") -> None:
+    """Read the files of ``--scores`` into ``System.scores``."""
+    from fairseq_mm.data.input_files import read_objects
+
+    for path in paths:
+        for where, record in read_objects(path):
+            key = record.pop("id", None)
+            if not isinstance(key, str) or key not in references.texts:
+                raise UserError(f"{where}: the split has no item {key!r}.")
+            # --per-item also writes texts
+            text = record.get("hypothesis")
+            if isinstance(text, str) and text != system.texts.get(key):
+                raise UserError(
+                    f"{where}: has the scores of {text[:60]!r}, but the text of {key!r} in "
+                    f"{system.path} is {str(system.texts.get(key))[:60]!r}."
+                )
+            numbers = {x: float(y) for x, y in record.items() if isinstance(y, (int, float))}
+            system.scores.setdefault(key, {}).update(numbers)
+
+
+def card_section(
+    args: argparse.Namespace, systems: Sequence[System], references: "References"
+) -> "Section":
+    """Return the section about the run: command, hashes of files, decoding settings, versions."""
+    from fairseq_mm.cli.score_inputs import existing_file
+    from fairseq_mm.metrics.result_card import result_card
+    from fairseq_mm.report.html_page import section
+
     files: dict[str, Optional[str]] = {
         f"hypotheses {system.name}".rstrip(): system.path for system in systems
     }
     files["references"] = references.path
     files["dictionary"] = existing_file(args.data, "dict.txt")
-    files["result"] = args.result and str(args.result)
-    files["training log"] = args.training_log and str(args.training_log)
     command = shlex.join(["fairseq-mm", *sys.argv[1:]])
     # several files may have different decoding settings
     single = systems[0].path if len(systems) == 1 else None
-    return [*sections, card_section(command, files, hypotheses=single)]
-
-
-def card_section(
-    command: str, files: dict[str, Optional[str]], *, hypotheses: Optional[str]
-) -> "Section":
-    """Return the section about the run, hidden until a click.
-
-    It has the command, hashes of files, decoding settings and versions.
-
-    Args:
-        command: Command line.
-        files: Dict from a label in the section to the path of an input file; None as a path leaves
-            the file out.
-        hypotheses: Path of the generated texts, whose first lines may name the checkpoint and the
-            decoding settings; None for several files.
-    """
-    from fairseq_mm.metrics.result_card import result_card
-    from fairseq_mm.report.html_page import section
-
-    card: dict[str, Any] = result_card(command=command, files=files, generated=hypotheses)
+    card: dict[str, Any] = result_card(command=command, files=files, generated=single)
     entries = list(card["files"].items())
     for role in ("checkpoints", "stores"):
         entries += [(role, entry) for entry in card.get(role, ())]
@@ -236,24 +298,18 @@ def card_section(
 
 
 def _make_items(
-    args: argparse.Namespace, references: dict[str, list[str]], systems: "Sequence[System]"
-) -> "tuple[list[ReportItem], list[str]]":
-    """Build the items of the page: images, image sequences or videos, with texts and scores.
-
-    Returns:
-        items: Items of the page.
-        missing: Ids of the images that are not in the folders of ``--images``.
-    """
+    args: argparse.Namespace, references: dict[str, list[str]], systems: Sequence[System]
+) -> "tuple[list[Item], list[str]]":
+    """Return the items of the page, and the ids of images that the folders do not have."""
     from tqdm.auto import tqdm
 
     from fairseq_mm.cli.score_visual_stories import without_separators
-    from fairseq_mm.report.report_items import ReportItem, SystemText
-    from fairseq_mm.report.text_faults import find_faults
+    from fairseq_mm.report.item_gallery import Item, ItemText
     from fairseq_mm.report.thumbnails import Thumbnails
 
     thumbnails = Thumbnails(args.images, args.side) if args.images else None
-    keys = list(references)[: args.limit]
     items, missing = [], []
+    keys = list(references)[: args.limit]
     for key in tqdm(keys, "images", file=sys.stderr, leave=False, disable=None):
         images = {}
         # a visual story's id has the ids of its five images
@@ -262,12 +318,15 @@ def _make_items(
                 images[name] = thumbnails.data_uri(name)
             else:
                 missing.append(name)
-        shown = []
-        for system in systems:
-            text = system.texts.get(key)
-            words = None if text is None else find_faults(without_separators(text))
-            shown.append(SystemText(words, system.scores.get(key, {})))
-        items.append(ReportItem(key, shown, references[key], images))
+        texts = [
+            ItemText(
+                without_separators(system.texts.get(key, "no hypothesis")),
+                system.scores.get(key, {}),
+                system.name,
+            )
+            for system in systems
+        ]
+        items.append(Item(key, texts, images, references=references[key]))
     # some missing images are reported, but if all are missing, it is the wrong folder
     if thumbnails is not None and not any(item.images for item in items):
         raise UserError(

@@ -11,7 +11,7 @@ from fairseq_mm.cli import arguments
 from fairseq_mm.errors import UserError
 from fairseq_mm.extract.media_list import MediaFile
 from fairseq_mm.report.html_page import render_page, write_page
-from fairseq_mm.report.item_gallery import Item, gallery_section
+from fairseq_mm.report.item_gallery import Item, ItemText, gallery_section
 from fairseq_mm.report.thumbnails import Thumbnails, thumbnail_uri
 
 _SIDE = 320  # pixels of an image in the file
@@ -46,7 +46,7 @@ class RetrievedPage:
             scores = {name: entry[name] for name in names if entry.get(name) is not None}
             text = entry.get("text")
             images = self._images(entry["id"]) if text is None else {}
-            items.append(Item(entry["id"], text, scores, images))
+            items.append(Item(entry["id"], [ItemText(text, scores)], images))
         query = self._query_card(query_text)
         shown = [*items, query]
         # A folder may lack some images, but a folder without any image of the page is wrong.
@@ -79,7 +79,7 @@ class RetrievedPage:
         # U+2212 is the minus sign; a hyphen before a word would look like a dash.
         words = [f"\u2212 {word}" for word in args.minus or []]
         words += [f"+ {word}" for word in args.plus or []]
-        return Item(" ".join([name, *words]), text, {}, images)
+        return Item(" ".join([name, *words]), [ItemText(text)], images)
 
     def _images(self, key: str) -> dict[str, str]:
         """Return a dict from image id to data URI, for the images of an item.

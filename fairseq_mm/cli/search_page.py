@@ -11,7 +11,7 @@ from urllib.parse import quote
 from fairseq_mm.cli.records import counted
 from fairseq_mm.extract.media_list import MediaFile
 from fairseq_mm.report.html_page import Section, render_page, write_page
-from fairseq_mm.report.item_gallery import Item, gallery_section
+from fairseq_mm.report.item_gallery import Item, ItemText, gallery_section
 from fairseq_mm.report.thumbnails import thumbnail_uri
 
 if TYPE_CHECKING:
@@ -69,4 +69,4 @@ def _item(name: str, path: str, scores: dict[str, float], page: str) -> Item:
     uri = thumbnail_uri(MediaFile(name, path), _SIDE)
     # relative, so that a page in the folder can be moved or copied with it
     link = os.path.relpath(path, os.path.dirname(os.path.abspath(page)))
-    return Item(name, None, scores, {name: uri}, {name: quote(link)})
+    return Item(name, [ItemText(None, scores)], {name: uri}, {name: quote(link)})

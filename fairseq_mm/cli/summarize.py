@@ -306,10 +306,18 @@ def _find_truncations(
 
 
 def _write_page(path: str, model: Any, cards: Sequence[tuple[Any, ...]]) -> None:
-    from fairseq_mm.report.html_page import render_page, write_page
-    from fairseq_mm.report.item_gallery import SummaryCard, cards_section
+    from PIL import Image
 
-    sections = [cards_section([SummaryCard(*card) for card in cards])]
+    from fairseq_mm.report.html_page import render_page, write_page
+    from fairseq_mm.report.item_gallery import Item, ItemText, gallery_section
+    from fairseq_mm.report.thumbnails import jpeg_uri
+
+    items = []
+    for name, summary, transcript, facts, frames in cards:
+        uris = [jpeg_uri(Image.fromarray(pixels)) for pixels in frames]
+        images = {f"frame {n} of {name}": uri for n, uri in enumerate(uris, 1)}
+        items.append(Item(name, [ItemText(summary, facts)], images, transcript=transcript))
+    sections = [gallery_section(items, heading="")]
     subtitle = ", ".join([os.pathsep.join(model.files), *model.architectures])
     write_page(Path(path), render_page("Summaries", sections, subtitle=subtitle))
 

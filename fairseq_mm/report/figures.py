@@ -1,21 +1,16 @@
-"""Draws figures with matplotlib: as SVG inside an HTML page, or as SVG and PNG files.
+"""Draws figures with matplotlib: as SVG inside an HTML page, or as SVG files.
 
 The same data always gives the same bytes. Text in a figure can be selected and searched. On a page,
 the colours follow the dark mode of the page.
 """
 
-import contextlib
 import io
-import os
-import re
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
-from typing import Any, Callable, NamedTuple, Optional
+from collections.abc import Mapping, Sequence
+from typing import Any, Callable, Optional
 from xml.etree import ElementTree
 
-from fairseq_mm.data.output_file import partial_path, write_file
-from fairseq_mm.errors import UserError, import_extra
+from fairseq_mm.errors import import_extra
 
 # colours of templates/page.css on a light page
 COLORS = {
@@ -67,8 +62,19 @@ def draw(
         height: Height in inches of 72 pixels.
         label: Description for screen readers, for a figure in a page; None for an SVG file.
     """
+    matplotlib = import_extra("matplotlib", extra="report", purpose="a figure")
+    from matplotlib import style
+    from matplotlib.figure import Figure
+
     stream = io.BytesIO()
-    with _drawn(plot, width, height) as (figure, titles):
+    # the default style first: a matplotlibrc of the user must not change the figure
+    with warnings.catch_warnings(), style.context("default"), matplotlib.rc_context(_SETTINGS):
+        # matplotlib warns of letters that its font lacks; in SVG it only measures text, and the
+        # browser draws it
+        warnings.simplefilter("ignore")
+        # not pyplot, which would choose a window system and keep every figure in memory
+        figure = Figure(figsize=(width, height), dpi=72, layout="constrained")
+        titles = plot(figure.subplots()) or {}
         if label is not None:  # transparent: the page's background may be dark
             figure.set_facecolor("none")
             figure.axes[0].set_facecolor("none")
@@ -82,91 +88,6 @@ def draw(
     root.set("role", "img")
     root.set("aria-label", label)
     return ElementTree.tostring(root, encoding="unicode")
-
-
-@contextlib.contextmanager
-def _drawn(
-    plot: Callable[[Any], Optional[Titles]], width: float, height: float
-) -> Iterator[tuple[Any, Titles]]:
-    """Yield a figure on which ``plot`` has drawn, and the result of ``plot``, see :func:`draw`.
-
-    While the figure is used, matplotlib has the settings of this module.
-    """
-    matplotlib = import_extra("matplotlib", extra="report", purpose="a figure")
-    from matplotlib import style
-    from matplotlib.figure import Figure
-
-    # the default style first: a matplotlibrc of the user must not change the figure
-    with warnings.catch_warnings(), style.context("default"), matplotlib.rc_context(_SETTINGS):
-        # matplotlib warns of letters that its font lacks; in SVG it only measures text, and the
-        # browser draws it
-        warnings.simplefilter("ignore")
-        # not pyplot, which would choose a window system and keep every figure in memory
-        figure = Figure(figsize=(width, height), dpi=72, layout="constrained")
-        titles = plot(figure.subplots()) or {}
-        yield figure, titles
-
-
-class Chart(NamedTuple):
-    """Figure that can be drawn on a page and into files.
-
-    Attributes:
-        name: Name of the figure, such as ``loss``.
-        plot: Function that draws it, see :func:`draw`.
-        width: Width in inches.
-        height: Height in inches.
-    """
-
-    name: str
-    plot: Callable[[Any], Optional[Titles]]
-    width: float
-    height: float
-
-    def draw(self) -> str:
-        """Draw the figure as an ``<svg>`` element of a page."""
-        return draw(self.plot, self.width, self.height, self.name)
-
-
-_PNG_DPI = 300  # dots per inch that journals ask for
-
-
-def check_figures_folder(folder: str) -> None:
-    """Check that figures can be written into ``folder``, which need not exist."""
-    if os.path.exists(folder) and not os.path.isdir(folder):
-        raise UserError(f"--figures {folder}: must be a folder, but is a file.")
-    around = os.path.dirname(os.path.abspath(folder))
-    if not os.path.isdir(around):
-        raise UserError(f"--figures {folder}: there is no folder {around}.")
-    import_extra("matplotlib", extra="report", purpose="--figures")
-
-
-def write_figures(folder: str, charts: Sequence[Chart]) -> list[str]:
-    """Draw each chart into an SVG file and a PNG file of 300 dots per inch.
-
-    Args:
-        folder: Folder of the files, which is made if it does not exist.
-        charts: Figures with different names.
-
-    Returns:
-        Names of the files.
-    """
-    names = []
-    try:
-        os.makedirs(folder, exist_ok=True)
-        for chart in charts:
-            # a metric's name may come from a log
-            stem = re.sub(r"[^\w.-]+", "_", chart.name).strip("._") or "figure"
-            path = Path(folder, stem)
-            write_file(f"{path}.svg", draw(chart.plot, chart.width, chart.height))
-            drawn = _drawn(chart.plot, chart.width, chart.height)
-            with drawn as (figure, _), partial_path(f"{path}.png") as partial:
-                # without the name of the program's version, equal figures have equal bytes
-                figure.savefig(partial, format="png", dpi=_PNG_DPI, metadata={"Software": None})
-                os.replace(partial, f"{path}.png")
-            names += [f"{stem}.svg", f"{stem}.png"]
-    except OSError as error:
-        raise UserError(f"--figures {folder}: cannot be written ({error.strerror}).") from None
-    return names
 
 
 def _simplify(root: ElementTree.Element, colors: Mapping[str, str]) -> None:

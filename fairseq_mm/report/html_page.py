@@ -63,16 +63,13 @@ def render(template: str, **values: Any) -> str:
     return _environment().get_template(template).render(**values)
 
 
-def render_page(
-    title: str, sections: Iterable[Section], *, subtitle: str = "", has_contents: bool = False
-) -> str:
+def render_page(title: str, sections: Iterable[Section], *, subtitle: str = "") -> str:
     """Return the HTML document with these sections.
 
     Args:
         title: Title of the page, plain text.
         sections: Sections from top to bottom.
         subtitle: Line under the title, plain text; empty for none.
-        has_contents: True to begin the page with links to the sections.
     """
     sections = list(sections)
     # each script once, in the order of the sections: dict.fromkeys keeps it
@@ -82,8 +79,7 @@ def render_page(
         title=title,
         subtitle=subtitle,
         sections=sections,
-        scripts=[*scripts, "contents.js"] if has_contents else scripts,
-        has_contents=has_contents,
+        scripts=scripts,
     )
 
 

@@ -1,68 +1,89 @@
-"""Makes page sections of cards: one per image with text and scores, or one per video's summary."""
+"""Makes page sections with one card per image, image sequence or video."""
 
+import json
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple, Optional
 
-import numpy as np
-from PIL import Image
-
 from fairseq_mm.metrics.score_rows import format_figure
 from fairseq_mm.report.html_page import Section, section
-from fairseq_mm.report.thumbnails import jpeg_uri
 
 
-class Item(NamedTuple):
-    """Image, or image sequence, with a text and scores.
+class ItemText(NamedTuple):
+    """Text on a card.
 
     Attributes:
-        key: Id of the image, or ids of the sequence's images, separated by tabs.
-        text: Text; None for an image without text.
+        text: The text; None for scores without a text.
         scores: Dict from the name of a score to its value.
-        images: Dict from the id of an image to its data URI.
-        links: Dict from the id of an image to the URL that a click on the image opens.
+        system: Name of the system that wrote the text; empty for a single system.
     """
 
-    key: str
     text: Optional[str]
     scores: Mapping[str, float] = {}
-    images: Mapping[str, str] = {}
-    links: Mapping[str, str] = {}
+    system: str = ""
 
     @property
     def shown_scores(self) -> dict[str, str]:
-        """Return a dict from the name of each score to its formatted value."""
-        return {name: format_figure(name, x, decimals=4) for name, x in self.scores.items()}
+        return {
+            name: str(x) if isinstance(x, int) else format_figure(name, x, decimals=4)
+            for name, x in self.scores.items()
+        }
 
 
-def gallery_section(items: Sequence[Item], *, heading: str, note: str = "") -> Section:
-    """Return a page section with a card per image or image sequence.
-
-    ``heading`` and ``note``, a text above the cards, are plain text.
-    """
-    return section(heading, "gallery.html", items=items, note=note)
-
-
-class SummaryCard(NamedTuple):
-    """Card of one video.
+class Item(NamedTuple):
+    """Image, image sequence or video with its texts.
 
     Attributes:
-        name: Name of the video.
-        summary: Detokenized summary.
-        transcript: Transcript of the video.
-        facts: Names and values that the card lists, such as the score of the summary.
-        images: Frames, each [height, width, 3].
+        key: Id of the image or video, or ids of the sequence's images, separated by tabs.
+        texts: Text of each system.
+        images: Dict from the id of an image to its data URI.
+        links: Dict from the id of an image to the URL that a click on the image opens.
+        references: Texts that people wrote.
+        transcript: Text that a click on the card shows.
     """
 
-    name: str
-    summary: str
-    transcript: str
-    facts: Mapping[str, object]
-    images: Sequence[np.ndarray] = ()
+    key: str
+    texts: Sequence[ItemText] = ()
+    images: Mapping[str, str] = {}
+    links: Mapping[str, str] = {}
+    references: Sequence[str] = ()
+    transcript: str = ""
 
 
-def cards_section(cards: Sequence[SummaryCard]) -> Section:
-    """Return a page section with one card per video; a click on a card opens its transcript."""
-    shown = [
-        (card, [jpeg_uri(Image.fromarray(pixels)) for pixels in card.images]) for card in cards
-    ]
-    return section("", "summary_cards.html", cards=shown)
+def gallery_section(
+    items: Sequence[Item], *, heading: str, note: str = "", sortable: bool = False
+) -> Section:
+    """Return a page section with one card per item.
+
+    Args:
+        items: Items from top to bottom.
+        heading: Plain text above the section.
+        note: Plain text above the cards.
+        sortable: True for a bar that filters the cards by words, and sorts them by a score or by
+            the difference between the scores of two systems.
+    """
+    scores = dict.fromkeys(x for item in items for text in item.texts for x in text.scores)
+    systems = [text.system for text in items[0].texts] if items else []
+    orders = [(name, i, None) for name in scores for i in range(len(systems))]
+    if len(systems) > 1:
+        orders += [(name, i, 0) for name in scores for i in range(1, len(systems))]
+    return section(
+        heading,
+        "items.html",
+        *(["items.js"] if sortable else []),
+        items=items,
+        note=note,
+        sortable=sortable,
+        several=len(systems) > 1,
+        orders=[
+            f"{name} {systems[i]}" + ("" if j is None else f" \u2212 {systems[j]}")
+            for name, i, j in orders
+        ],
+        numbers=[json.dumps([_number(item, *order) for order in orders]) for item in items],
+    )
+
+
+def _number(item: Item, name: str, i: int, j: Optional[int]) -> Optional[float]:
+    values = [item.texts[k].scores.get(name) for k in (i, j) if k is not None]
+    if None in values:
+        return None
+    return round(values[0] - sum(values[1:]), 6)

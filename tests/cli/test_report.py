@@ -16,7 +16,7 @@ NASTY = '<script>alert("gotcha")</script>'
 
 @pytest.fixture
 def data(tmp_path) -> Path:
-    """Three images with two captions each, hypotheses, scores, figures and a log."""
+    """Three images with two captions each, hypotheses and scores."""
     folder = tmp_path / "data"
     (folder / "images").mkdir(parents=True)
     ids, references, hypotheses, scores = [], [], [], []
@@ -28,15 +28,12 @@ def data(tmp_path) -> Path:
         hypotheses.append(f"H-{2 * number}\t-0.5\ta cat {NASTY}")
         record = {"id": name, "hypothesis": f"a cat {NASTY}", "cider": number / 4, "true": True}
         scores.append(json.dumps(record))
-    figures = {"scores": [{"metric": "bleu4", "value": 0.25, "signature": "bleu|n:4"}]}
-    log = [f"epoch 00{n} | loss {3 / n} | num_updates {n}" for n in (1, 2)]
     for name, lines in {
         "test.visual_ids": ids,
         "test.references.jsonl": references,
         "generate.txt": hypotheses,
         "scores.jsonl": scores,
-        "figures.json": [json.dumps(figures)],
-        "train.log": log,
+        "train.log": ["no JSON"],
     }.items():
         (folder / name).write_text("\n".join(lines) + "\n")
     return folder
@@ -73,27 +70,25 @@ class Tags(HTMLParser):
         assert self.open.pop() == tag
 
 
-def test_the_page_has_images_texts_scores_figures_curves_and_card(data, capsys):
+def test_the_page_has_images_texts_scores_and_card(data, capsys):
     options = ["--images", data / "images", "--scores", data / "scores.jsonl"]
-    options += ["--result", data / "figures.json", "--training-log", data / "train.log"]
+    options += ["--metrics", "bleu4"]
     assert report(data, *options) == 0
     page = (data / "page.html").read_text()
     tags = Tags(page).tags
     names = [tag for tag, _ in tags]
     assert names.count("article") == 3
-    assert names.count("svg") == 1
     images = [attributes["src"] for tag, attributes in tags if tag == "img"]
     assert len(images) == 3
     assert all(uri.startswith("data:image/jpeg;base64,") for uri in images)
-    assert [json.loads(unescape(text)) for text in re.findall(r'data-numbers="(.*?)"', page)] == [
-        [number / 4, 1.0] for number in range(3)
-    ]
+    numbers = [json.loads(unescape(text)) for text in re.findall(r'data-numbers="(.*?)"', page)]
+    assert [row[1:] for row in numbers] == [[number / 4, 1.0] for number in range(3)]
     # what is looked at first comes first, and the rest is folded
     headings = re.findall(r"<(?:summary><)?h2>(.*?)<", page)
-    assert headings == ["Items", "Scores", "Training", "What was run"]
-    assert re.findall(r"<summary><h2>(.*?)<", page) == ["Training", "What was run"]
-    assert "bleu|n:4" in page.partition("signatures and")[2]
-    for text in ("a dog number 2", "bleu|n:4", "generate.txt", "sha256", "3 of 3 items"):
+    assert headings == ["Scores", "Items", "What was run"]
+    assert re.findall(r"<summary><h2>(.*?)<", page) == ["What was run"]
+    assert "bleu4|refs:2|tok:ptb" in page.partition(">signatures<")[2]
+    for text in ("a dog number 2", "generate.txt", "sha256", "3 of 3 items"):
         assert text in page
     assert "The first" not in page
     assert "page.html: 3 items" in capsys.readouterr().out
@@ -143,40 +138,23 @@ def test_items_without_hypothesis_are_counted_and_shown(data):
         (["--scores", "{data}/train.log"], r"train\.log:1: not JSON"),
         (["--scores", "{data}/other.jsonl"], r"other\.jsonl:1: the split has no item 'z\.jpg'"),
         (["--scores", "{data}/none.jsonl"], r"none\.jsonl: cannot be read \(No such file"),
-        (["--result", "{data}/train.log"], r"train.log: not JSON"),
-        (["--result", "{data}/other.jsonl"], r'--json writes, but has no list "scores"'),
-        (["--result", "{data}/list.json"], r"list.json: entry 1 of `scores` must have a number"),
         (["--scores", "{data}/list.jsonl"], r"list.jsonl:1: the split has no item \[1\]"),
-        (["--training-log", "{data}/test.visual_ids"], "has no line of fairseq-train"),
         (["--images", "{data}/other"], r"has none of the 3 images, such as a\.jpg"),
         (["--scores", "{data}/of_others.jsonl"], r"of_others\.jsonl:1: has the scores of 'a dog'"),
-        (["--result", "{data}/of_others.json"], r"was computed with other references, r\.jsonl"),
-        (["--result", "{data}/of_texts.json"], r"was computed with other hypotheses, h\.jsonl"),
         (["--hypotheses", "{data}/no.jsonl"], r"no\.jsonl: cannot be read as text"),
-        (["--figures", "{data}/train.log"], r"train\.log: must be a folder, but is a file"),
-        (["--figures", "{data}/no/figures"], "there is no folder .*/no"),
-        (["--figures", "{data}"], "--figures: needs --training-log or several --hypotheses"),
         (
             ["--metrics", "bleu5"],
             "--metrics: must be of bleu, .* but has 'bleu5'; did you mean bleu",
         ),
         (["--metrics", ","], "--metrics: must name a metric"),
         (["--metrics", "rouge,rouge_l"], "has rouge and rouge_l, which both make a row"),
-        (["--metrics", "bleu", "--result", "{data}/figures.json"], "--result: leave it out"),
-        (["--bootstrap", "10"], "--bootstrap: needs --metrics or several"),
-        (["--metrics", "bleu", "--bootstrap", "1000001"], "--bootstrap: must be at most 1,000,000"),
-        (["--metrics", "bleu", "--seed", "-1"], "--seed: must be 0 or more"),
-        (["--name", "a", "--name", "b"], "must be given once for each of the 1 --hyp.* 2 times"),
+        (["--name", "a", "--name", "b"], "must be given once for each of the 1 --hyp.*but is a, b"),
     ],
 )
 def test_wrong_input_is_one_line_and_leaves_no_page(data, capsys, options, message):
     (data / "other.jsonl").write_text('{"id": "z.jpg", "cider": 1}\n')
-    (data / "list.json").write_text('{"scores": [{"metric": "bleu", "value": [1]}]}')
     (data / "list.jsonl").write_text('{"id": [1]}\n')
     (data / "of_others.jsonl").write_text('{"id": "a.jpg", "hypothesis": "a dog", "cider": 1}\n')
-    for role, name in (("references", "of_others.json"), ("hypotheses", "of_texts.json")):
-        card = {"files": {role: {"path": f"{role[0]}.jsonl", "sha256": "0" * 64}}}
-        (data / name).write_text(json.dumps({"scores": [], "card": card}))
     (data / "other").mkdir()
     Image.new("RGB", (8, 8)).save(data / "other" / "z.jpg")
     assert report(data, *[option.format(data=data) for option in options]) == 2
@@ -186,13 +164,13 @@ def test_wrong_input_is_one_line_and_leaves_no_page(data, capsys, options, messa
     assert not list(data.glob("page.html*"))
 
 
-@pytest.mark.parametrize("name", ["generate.txt", "scores.jsonl", "train.log", "test.references"])
+@pytest.mark.parametrize("name", ["generate.txt", "scores.jsonl", "test.references"])
 def test_a_page_overwrites_no_file_that_is_read(data, capsys, name):
     (path,) = data.glob(f"{name}*")
     before = path.read_text()
     (data / "link").symlink_to(path)
     for output in (path, data / "link"):
-        options = ("--scores", data / "scores.jsonl", "--training-log", data / "train.log")
+        options = ("--scores", data / "scores.jsonl")
         assert report(data, *options, "--output", output) == 2
         message = f"--output {output}: would overwrite a file that is read.\n"
         assert capsys.readouterr().err == f"fairseq-mm report: {message}"
@@ -279,25 +257,18 @@ def test_two_systems_stand_side_by_side_with_paired_differences(data, two, capsy
     scored += ["--split", "test", "--metrics", "bleu,rouge_l,cider", "--json", data / "all.json"]
     assert main([*map(str, scored)]) == 0
     expected = {x["metric"]: x for x in json.loads((data / "all.json").read_text())["comparison"]}
-    options = ["--figures", data / "figures", "--training-log", data / "train.log"]
-    assert run_two(two, *options) == 0
+    assert run_two(two) == 0
     page = (data / "page.html").read_text()
     assert re.findall(r'class="system">(\w)<', page) == ["a", "b"] * 3
-    rows = re.findall(r'<th scope="row">(BLEU-1|ROUGE-L|CIDEr-D)</th>(.*?)</tr>', page)
+    rows = re.findall(r'<th scope="row">(bleu1|rouge_l|cider)</th>(.*?)</tr>', page)
     assert len(rows) == 3
     for name, cells in rows:
-        entry = expected[{"BLEU-1": "bleu1", "ROUGE-L": "rouge_l", "CIDEr-D": "cider"}[name]]
+        entry = expected[name]
         # the interval of the difference, as score computes it with the same seed
-        low, high = (f"{100 * x:+.1f}" for x in entry["interval"])
-        ends = re.search(r"([+\d.]+) \[(\S+), (\S+)\]", cells).groups()
-        assert ends == (f"{100 * entry['difference']:+.1f}", low.replace("+0.0", "0.0"), high)
-    assert '<mark class="repeat" title="repeated">cats</mark>' in page
-    assert '<mark class="cut" title="cut off">a</mark>' in page
+        ends = re.search(r"([-+\d.]+) \[(\S+), (\S+)\], p ([\d.]+)<", cells).groups()
+        numbers = [f"{x:+.5f}" for x in (entry["difference"], *entry["interval"])]
+        assert ends == (*numbers, f"{entry['p']:.3f}")
     assert "seed 1" in page
-    assert sorted(path.name for path in (data / "figures").iterdir()) == [
-        *("differences.png", "differences.svg", "loss.png", "loss.svg")
-    ]
-    assert "differences.svg, differences.png, loss.svg, loss.png" in capsys.readouterr().out
 
 
 def test_each_item_has_its_own_scores(data, two):
@@ -311,16 +282,8 @@ def test_each_item_has_its_own_scores(data, two):
     assert run_two(two, "--metrics", "cider") == 0
     numbers = re.findall(r'data-numbers="(.*?)"', (data / "page.html").read_text())
     assert [json.loads(text) for text in numbers] == [
-        pytest.approx([b - a, a, b], rel=1e-5) for a, b in zip(*expected)
+        pytest.approx([a, b, b - a], abs=2e-6) for a, b in zip(*expected)
     ]
-
-
-def test_scores_of_the_same_files_are_shown_on_the_page(data, two):
-    scored = ["score", data / "b.jsonl", "--data", data, "--split", "test", "--metrics", "bleu"]
-    assert main([*map(str, [*scored, "--json", data / "all.json"])]) == 0
-    options = ["--hypotheses", data / "b.jsonl", "--result", data / "all.json"]
-    assert report(data, *options) == 0
-    assert "BLEU-4" in (data / "page.html").read_text()
 
 
 def test_systems_with_texts_of_other_items_are_refused(data, two, capsys):
@@ -329,32 +292,20 @@ def test_systems_with_texts_of_other_items_are_refused(data, two, capsys):
     (data / "b.jsonl").write_text("\n".join([*lines[:1], *lines[2:]]))
     assert run_two(two) == 2
     error = capsys.readouterr().err.splitlines()[-1]
-    assert re.search(
-        r"b\.jsonl: must have texts for the items of \S*a\.jsonl, but lacks 1 \(b\.png\) and has "
-        r"besides 1 \(a\.jpg\)\.",
-        error,
-    )
+    assert "b.jsonl: must have texts for the items of" in error
+    assert error.endswith("lacks 2 items of the other, such as a.jpg.")
     assert not (data / "page.html").exists()
-
-
-def test_a_system_with_fewer_texts_than_the_other_is_refused(data, two, capsys):
-    path = data / "b.jsonl"
-    path.write_text("\n".join(path.read_text().splitlines()[1:]))
-    assert run_two(two) == 2
-    assert "a.jsonl, but lacks 1 (a.jpg)." in capsys.readouterr().err
-    assert run_two([*two[:4], *two[6:8], *two[4:6], *two[8:]]) == 2
-    assert "b.jsonl, but has besides 1 (a.jpg)." in capsys.readouterr().err
 
 
 def test_scores_of_a_file_are_of_one_system(data, two, capsys):
     assert run_two(two, "--scores", data / "scores.jsonl") == 2
-    assert "--scores: leave it out; the report computes" in capsys.readouterr().err
+    assert "--scores: leave it out; the report computes scores" in capsys.readouterr().err
 
 
 def test_the_seed_and_the_number_of_samples_determine_the_intervals(data, two):
     def intervals(*options):
         assert run_two(two, "--metrics", "cider", *options) == 0
-        return re.findall(r"\[\S+, \S+\]</td>", (data / "page.html").read_text())
+        return re.findall(r"\[\S+, \S+\], p", (data / "page.html").read_text())
 
     first = intervals("--bootstrap", 7)
     assert first == intervals("--bootstrap", 7)
@@ -367,7 +318,7 @@ def test_names_of_systems_are_given_or_made_different(data, two, capsys):
     assert 'class="system">&lt;b&gt;<' in page
     assert "beam 3 \u2212 &lt;b&gt;" in page
     assert run_two(two, "--name", "x", "--name", "x") == 2
-    assert "--name: systems must have different names, but have x, x." in capsys.readouterr().err
+    assert "each time with another name, but is x, x." in capsys.readouterr().err
     (data / "other").mkdir()
     (data / "other" / "a.jsonl").write_text((data / "a.jsonl").read_text())
     assert run_two(two, "--hypotheses", data / "other" / "a.jsonl") == 0
@@ -377,7 +328,7 @@ def test_names_of_systems_are_given_or_made_different(data, two, capsys):
 def test_metrics_are_computed_for_one_system_as_well(data):
     assert report(data, "--metrics", "bleu4,diversity", "--tokenizer", "none") == 0
     page = (data / "page.html").read_text()
-    assert re.findall(r'<th scope="row">(.*?)</th>', page)[:2] == ["BLEU-4", "distinct-1"]
+    assert re.findall(r'<th scope="row">(.*?)</th>', page)[:2] == ["bleu4", "distinct1"]
     assert "bleu4|refs:2|tok:none" in page
 
 

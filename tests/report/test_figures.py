@@ -5,10 +5,9 @@ import warnings
 from xml.etree import ElementTree
 
 import pytest
-from PIL import Image
 
 from fairseq_mm.errors import UserError
-from fairseq_mm.report.figures import COLORS, Chart, check_figures_folder, draw, write_figures
+from fairseq_mm.report.figures import COLORS, draw
 
 
 def plot(axes):
@@ -62,33 +61,3 @@ def test_without_matplotlib_the_extra_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     with pytest.raises(UserError, match=r"a figure needs the package matplotlib, .*mm\[report\]"):
         draw(plot, 4, 3)
-
-
-def test_figures_are_written_as_svg_and_png_of_300_dots_per_inch(tmp_path):
-    folder = tmp_path / "figures"
-    charts = [Chart("loss", plot, 4, 3), Chart("../a b", plot, 2, 1)]
-    names = write_figures(str(folder), charts)
-    assert names == ["loss.svg", "loss.png", "a_b.svg", "a_b.png"]
-    assert sorted(path.name for path in folder.iterdir()) == sorted(names)
-    with Image.open(folder / "loss.png") as picture:
-        assert picture.size == (1200, 900)
-        # the colour of the curve is in the picture
-        assert (0x1F, 0x6F, 0xEB) in {
-            color for _, color in picture.convert("RGB").getcolors(1 << 20)
-        }
-    assert ElementTree.parse(folder / "loss.svg").getroot().get("viewBox") == "0 0 288 216"
-    before = {path.name: path.read_bytes() for path in folder.iterdir()}
-    write_figures(str(folder), charts)
-    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
-
-
-def test_a_folder_that_cannot_hold_figures_is_refused(tmp_path, monkeypatch):
-    (tmp_path / "file").write_text("")
-    with pytest.raises(UserError, match=r"--figures .*file: must be a folder, but is a file"):
-        check_figures_folder(str(tmp_path / "file"))
-    with pytest.raises(UserError, match=r"--figures .*b: there is no folder .*/a\."):
-        check_figures_folder(str(tmp_path / "a" / "b"))
-    check_figures_folder(str(tmp_path / "new"))
-    monkeypatch.setitem(sys.modules, "matplotlib", None)
-    with pytest.raises(UserError, match=r"--figures needs the package matplotlib, .*mm\[report\]"):
-        check_figures_folder(str(tmp_path))

@@ -24,7 +24,7 @@ def test_title_heading_and_table_are_escaped():
 def test_the_script_of_a_kind_of_section_stands_once():
     part = Section("", "text", ("items.js",))
     page = render_page("title", [part, part])
-    assert page.count("querySelector('.gallery')") == 1
+    assert page.count("querySelector('.bar + .gallery')") == 1
     assert page.count("<section>text</section>") == 2
     assert "<script>" not in render_page("title", [Section("", "text")])
 
