@@ -1,232 +1,417 @@
-"""Serve a page and a JSON API that generate texts with trained checkpoints.
+"""Serve a page that generates texts with trained checkpoints, on gradio.
 
   fairseq-mm serve --checkpoint checkpoints/m_rnn
-  fairseq-mm serve --checkpoint captions=m_rnn glac fusion --index photos
-  fairseq-mm serve --checkpoint glac --host 0.0.0.0 --token-file token.txt
+  fairseq-mm serve --checkpoint m_rnn glac fusion --index photos
+  fairseq-mm serve --checkpoint glac --host 0.0.0.0 --auth-file users.txt
 
-The page has a form for each checkpoint. The form depends on the task: captions of
-an image, stories of five images, stories of prompts (shown while they are
-written), or summaries of videos with transcripts. With --index, a folder that
-fairseq-mm index has indexed can be searched. The API answers with the JSON
-records that caption, tell and summarize write; /openapi.json describes it.
+Each checkpoint has a tab: captions of an image, stories of five images, stories of
+prompts (shown while they are written), or summaries of videos with transcripts.
+With --index, a folder that fairseq-mm index has indexed can be searched. "Use via
+API" at the end of the page shows how other programs call the same functions.
 
-Image and video features are extracted with the network that a checkpoint was
-trained on; its weights file is searched next to the checkpoint and verified by
-its SHA-256 digest. Requests that wait for the same checkpoint with the same
-options are generated as one batch.
+Features are extracted with the network that a checkpoint was trained on; its
+weights file is searched next to the checkpoint. If the network or its weights are
+unknown, the tab accepts features (.npy) instead, and says so.
 
-Only programs of the own machine can reach the server. With another --host, every
-request needs a token of at least 16 characters, from --token-file or the variable
-FAIRSEQ_MM_TOKEN. The server sends no file of the disk but its page and thumbnails
-of the images in --index, and writes only temporary files. It ends on Ctrl-C or
-SIGTERM, with status 0.
+Only programs of the own machine can reach the server. With another --host, users
+must log in. The server ends on Ctrl-C or SIGTERM, with status 0.
 """
 
 import argparse
-import itertools
+import contextlib
 import os
+import queue
+import signal
 import sys
-from typing import TYPE_CHECKING, Optional
+import tempfile
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple, Optional
 
 from fairseq_mm.cli import arguments
-from fairseq_mm.cli.arguments import Rows, positive
+from fairseq_mm.cli.arguments import positive
 from fairseq_mm.cli.run_set_up import register_quietly
 from fairseq_mm.errors import UserError, import_extra
-from fairseq_mm.generation.defaults import WEIGHTS_DTYPES
 from fairseq_mm.inference.checkpoint_files import with_local_paths
-from fairseq_mm.serving.requests import Limits
 
-if TYPE_CHECKING:
-    from fairseq_mm.serving.systems import System
-
-TOKEN_VARIABLE = "FAIRSEQ_MM_TOKEN"
-_SHORTEST_TOKEN = 16
-_MIB = 1 << 20
-_DEFAULTS = Limits()
-
-_LIMITS: Rows = {
-    "--max-upload": (
-        "Maximum size of a request in MiB (default: %(default)s).",
-        {"type": positive, "metavar": "MIB", "default": _DEFAULTS.upload_bytes // _MIB},
-    ),
-    "--max-pixels": (
-        "Maximum number of pixels of an image or a frame; larger JPEGs are decoded at reduced "
-        "scale, larger images of other formats are refused (default: %(default)s).",
-        {"type": positive, "metavar": "N", "default": _DEFAULTS.pixels},
-    ),
-    "--max-frames": (
-        "Maximum number of frames (clips) of a video that are read (default: the maximum of the "
-        "model).",
-        {"type": positive, "metavar": "N"},
-    ),
-    "--max-words": (
-        "Maximum number of words of a prompt or transcript, and of tokens of a text (default: "
-        "%(default)s).",
-        {"type": positive, "metavar": "N", "default": _DEFAULTS.words},
-    ),
-    "--max-seconds": (
-        "Maximum time of a request, waiting included (default: %(default)s).",
-        {"type": positive, "metavar": "S", "default": _DEFAULTS.seconds},
-    ),
-    "--max-waiting": (
-        "Maximum number of requests at a time; further ones are answered with status 503 and "
-        "Retry-After (default: %(default)s).",
-        {"type": positive, "metavar": "N", "default": _DEFAULTS.waiting},
-    ),
+_LOOPBACK = ("127.0.0.1", "localhost", "::1")
+# kind of a checkpoint -> text of its tab
+_PURPOSES = {
+    "captions": "Describes an image in one sentence.",
+    "albums": "Tells a story of five images, a sentence for each, in the order of the images.",
+    "prompts": "Writes a story.",
+    "summaries": "Summarizes a video by its transcript.",
 }
+# what one request may ask for
+_MOST_BEAMS, _MOST_TEXTS, _MOST_IMAGES = 20, 10, 100
+_MOST_WAITING = 64
+_THUMBNAIL = (320, 320)
+_BETWEEN_TEXTS = 0.1  # seconds between two updates of a story
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    several: dict[str, Any] = {"nargs": "+", "default": [], "action": "extend"}
     parser.add_argument(
         "--checkpoint",
-        nargs="+",
-        default=[],
-        action="extend",
-        metavar="[NAME=]CKPT",
-        help="Checkpoint to serve: a file, a folder with one, or an ensemble; several may follow. "
-        "NAME is its name on the page (default: its --arch).",
+        **several,
+        metavar="CKPT",
+        help="Checkpoint to serve: a file, a folder with one, or an ensemble; several may follow.",
     )
     parser.add_argument(
         "--index",
-        nargs="+",
-        default=[],
-        action="extend",
-        metavar="[NAME=]FOLDER",
-        help="Folder of images that fairseq-mm index has indexed, to be searched; several may "
-        "follow.",
+        **several,
+        metavar="FOLDER",
+        help="Folder of images that fairseq-mm index has indexed; several may follow.",
     )
-    parser.add_argument(
-        "--host", default="127.0.0.1", help="Address to listen on (default: %(default)s)."
-    )
-    parser.add_argument(
-        "--port",
-        type=_port,
-        default=8000,
-        metavar="N",
-        help="Port to listen on; 0 for any free port (default: %(default)s).",
-    )
-    parser.add_argument(
-        "--token-file", metavar="FILE", help="File with the token that requests must have."
-    )
+    number: dict[str, Any] = {"type": positive, "metavar": "N"}
+    for name, default, about, kind in (
+        ("--host", "127.0.0.1", "Address to listen on (default: %(default)s).", {}),
+        ("--port", 8000, "Port to listen on (default: %(default)s).", number),
+        ("--max-upload", 32, "Maximum MiB of an uploaded file (default: %(default)s).", number),
+        ("--auth-file", None, "File with a line NAME:PASSWORD for each user.", {"metavar": "FILE"}),
+    ):
+        parser.add_argument(name, default=default, help=about, **kind)
     models = parser.add_argument_group("models")
     models.add_argument(
         "--weights",
-        nargs="+",
-        default=[],
-        action="extend",
+        **several,
         metavar="FILE",
         help="State dict files of extractors (default: found by their content beside the "
         "checkpoints).",
     )
-    arguments.add(
-        models,
-        *("embedding", "data", "device"),
-        data={
-            "help": "Data folder with the dictionaries of checkpoints of fairseq's own models; "
-            "other checkpoints contain them."
-        },
-    )
-    models.add_argument(
-        "--weights-dtype",
-        choices=WEIGHTS_DTYPES,
-        default="float32",
-        help=arguments.GENERATION["weights_dtype"]["help"],
-    )
-    arguments.add_rows(parser.add_argument_group("limits"), _LIMITS)
-
-
-def _port(text: str) -> int:
-    if not text.isdecimal() or int(text) > 65535:
-        raise argparse.ArgumentTypeError(f"must be a number from 0 to 65535, but is {text!r}")
-    return int(text)
+    data = "Data folder with the dictionaries of checkpoints of fairseq's own models."
+    arguments.add(models, "data", "device", data={"help": data})
 
 
 def run(args: argparse.Namespace) -> None:
     arguments.check(args)
-    names = [_split_name(text) for text in args.checkpoint]
-    folders = [_split_name(text) for text in args.index]
-    if not names and not folders:
+    if not args.checkpoint and not args.index:
         raise UserError("nothing to serve: give a --checkpoint, or a folder of images (--index).")
-    # before torch and fairseq are imported, which takes seconds
-    names = [(name, with_local_paths(path)) for name, path in names]
-    for module in ("starlette", "uvicorn", "python_multipart"):
-        import_extra(module, extra="serve", purpose="fairseq-mm serve")
-    register_quietly()
-    from fairseq_mm.serving.app import Server
-    from fairseq_mm.serving.loading import load_indexes, load_systems
-    from fairseq_mm.serving.server import is_loopback, open_port, run
-
-    token = _read_token(args.token_file)
-    if token is None and not is_loopback(args.host):
+    users = _read_users(args.auth_file)
+    if not users and args.host not in _LOOPBACK:
         raise UserError(
-            f"--host {args.host}: can be reached from other machines, and needs a token "
-            f"(--token-file FILE, or the variable {TOKEN_VARIABLE})."
+            f"--host {args.host}: can be reached from other machines: give users with passwords "
+            "(--auth-file FILE)."
         )
-    # opened before the models are loaded, which takes longer
-    with open_port(args.host, args.port) as listener:
-        limits = Limits(
-            upload_bytes=args.max_upload * _MIB,
-            pixels=args.max_pixels,
-            frames=args.max_frames,
-            words=args.max_words,
-            seconds=args.max_seconds,
-            waiting=args.max_waiting,
-        )
-        generators = load_systems(
-            names,
-            limits,
-            weights=args.weights,
-            weights_dtype=args.weights_dtype,
-            embedding=args.embedding,
-            data=args.data,
-            device=args.device,
-        )
-        systems: dict[str, System] = {}
-        for system in itertools.chain(
-            generators, load_indexes(folders, limits, device=args.device)
-        ):
-            if system.name in systems:
-                raise UserError(
-                    f"two systems are named {system.name}: give them names (--checkpoint "
-                    "first=CKPT second=CKPT)."
-                )
-            systems[system.name] = system
-        for system in systems.values():
-            print(f"{system.name}: {system.about}", file=sys.stderr)
-        run(Server(systems.values(), limits, token=token), listener, host=args.host)
-
-
-def _split_name(text: str) -> tuple[str, str]:
-    """Split ``NAME=PATH`` into name and path; the name is empty if ``text`` is only a path."""
-    # a path may have "=" in it
-    name, sign, path = text.partition("=")
-    if not (sign and name) or os.sep in name or os.path.exists(text):
-        return "", text
-    return name, path
-
-
-def _read_token(path: Optional[str]) -> Optional[str]:
-    """Return the token of the file or the environment variable; None if there is no token.
-
-    Raise UserError if the file cannot be read, or the token is too short or has spaces.
-    """
-    where, token = TOKEN_VARIABLE, os.environ.get(TOKEN_VARIABLE)
-    if path is not None:
-        where = f"--token-file {path}"
+    with tempfile.TemporaryDirectory() as folder:
+        # read when gradio is imported
+        os.environ.update(GRADIO_ANALYTICS_ENABLED="False", GRADIO_TEMP_DIR=folder)
+        import_extra("gradio", extra="serve", purpose="fairseq-mm serve")
+        register_quietly()
+        systems = load_systems(args)
         try:
-            with open(path, encoding="utf-8") as file:
-                token = file.read(4096).strip()
-        except (OSError, UnicodeDecodeError) as error:
-            reason = getattr(error, "strerror", None) or "is no text"
-            raise UserError(f"{where}: cannot be read ({reason}).") from None
-    if token is None:
-        return None
-    # characters that headers can have
-    has_others = any(not "!" <= character <= "~" for character in token)
-    if has_others or len(token) < _SHORTEST_TOKEN:
-        # without the token itself, because messages are logged
+            page = open_page(systems, args.host, args.port, max_upload=args.max_upload, users=users)
+        except OSError as error:
+            raise UserError(f"--port {args.port}: {error}") from None
+        for system in systems:
+            print(f"{system.name}: {system.about}", file=sys.stderr)
+        print(f"serving at {page.local_url} (Ctrl-C ends)", file=sys.stderr)
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
+        with contextlib.suppress(KeyboardInterrupt):
+            threading.Event().wait()
+        page.close(verbose=False)
+
+
+def _read_users(path: Optional[str]) -> list[tuple[str, str]]:
+    if path is None:
+        return []
+    with open(path, encoding="utf-8") as file:
+        users = [line.strip().partition(":") for line in file if line.strip()]
+    if not users or not all(name and password for name, _, password in users):
+        raise UserError(f"--auth-file {path}: must have lines NAME:PASSWORD.")
+    return [(name, password) for name, _, password in users]
+
+
+class System(NamedTuple):
+    """Loaded checkpoint or image index (kind ``search``) with a tab of its own."""
+
+    name: str
+    kind: str
+    model: Any
+    about: str
+    reads_features: bool = False  # instead of images or videos
+
+
+def load_systems(args: argparse.Namespace) -> list[System]:
+    """Load the checkpoints and indexes that the command line names."""
+    from fairseq_mm.inference.checkpoint import Checkpoint, usable_device
+    from fairseq_mm.inference.image_index import ImageIndex
+
+    opened = [Checkpoint.open_all(with_local_paths(x), data=args.data) for x in args.checkpoint]
+    systems = [_load_system(checkpoints, args) for checkpoints in opened]
+    for folder in args.index:
+        index = ImageIndex.open(folder, device=str(usable_device(args.device)))
+        index.embedder.load_extractor()  # report a missing network before the server starts
+        name = os.path.basename(os.path.abspath(folder))
+        systems.append(System(name, "search", index, f"{len(index):,} images"))
+    names = [system.name for system in systems]
+    for place, name in enumerate(names):
+        if name in names[:place]:
+            number = names[:place].count(name) + 1
+            systems[place] = systems[place]._replace(name=f"{name}_{number}")
+    return systems
+
+
+def _load_system(checkpoints: Sequence[Any], args: argparse.Namespace) -> System:
+    from fairseq_mm.data.input_files import compute_sha256
+    from fairseq_mm.inference.pretrained import from_checkpoints
+
+    first = checkpoints[0]
+    if first.kind not in _PURPOSES:
         raise UserError(
-            f"{where}: must have a token of at least {_SHORTEST_TOKEN} ASCII characters without "
-            "spaces, such as the output of: openssl rand -hex 32"
+            f"{first.path}: --arch {first.arch} (--task {first.task_name}) cannot be served: it is "
+            "no model of captions, stories or summaries."
         )
-    return token
+    recorded = first.extractor.get("weights") if first.has_provenance else None
+    model: Any = from_checkpoints(
+        checkpoints,
+        kind="generator",
+        device=args.device,
+        weights=next((path for path in args.weights if compute_sha256(path) == recorded), None),
+        data=None if first.has_provenance else args.data,
+    )
+    reads_features = False
+    reader = getattr(model.processor, "reader", None)
+    if reader is not None and getattr(reader, "reads_video", True):
+        try:
+            reader.load_extractor()
+        except UserError as error:
+            reads_features = True
+            print(f"{first.arch}: accepts features only: {error}", file=sys.stderr)
+    return System(first.arch, first.kind, model, first.summary(), reads_features)
+
+
+def open_page(
+    systems: Sequence[System],
+    host: str,
+    port: Optional[int] = None,
+    *,
+    max_upload: int = 32,
+    users: Sequence[tuple[str, str]] = (),
+) -> Any:
+    """Serve a page with a tab for each system in threads of its own; return the gradio page.
+
+    Args:
+        systems: Result of :func:`load_systems`.
+        host: Address to listen on.
+        port: Port to listen on; None for a free port.
+        max_upload: Maximum size of an uploaded file in MiB.
+        users: Names and passwords; empty for no login.
+    """
+    import gradio as gr
+
+    title = "fairseq-mm"
+    with gr.Blocks(title=title, analytics_enabled=False, delete_cache=(600, 600)) as page:
+        for system in systems:
+            with gr.Tab(system.name):
+                (_add_search if system.kind == "search" else _add_generator)(gr, system)
+    # one thread at a time uses the models
+    page.queue(default_concurrency_limit=1, max_size=_MOST_WAITING)
+    for function in page.fns.values():
+        function.concurrency_id = "models"
+    page.launch(
+        server_name=host,
+        server_port=port,
+        auth=list(users) or None,
+        max_file_size=max_upload << 20,
+        # fonts of the system: others would be fetched
+        theme=gr.themes.Base(font=["system-ui", "sans-serif"], font_mono=["monospace"]),
+        **{"footer_links": ["api"], "run_history": False, "share": False, "ssr_mode": False},
+        **{"prevent_thread_lock": True, "quiet": True},
+    )
+    return page
+
+
+@contextlib.contextmanager
+def _one_line(gr: Any, system: System) -> Iterator[None]:
+    """Show a UserError as one line, without paths of this machine."""
+    try:
+        yield
+    except UserError as error:
+        message = " ".join(str(error).split())
+        for path in getattr(system.model, "files", [getattr(system.model, "path", "")]):
+            message = message.replace(path, system.name)
+        raise gr.Error(message, print_exception=False) from None
+
+
+def _add_generator(gr: Any, system: System) -> None:
+    """Add the inputs, options, outputs and function of a checkpoint."""
+    kind, model = system.kind, system.model
+    purpose = _PURPOSES[kind]
+    reads_input, is_summarizer = not model.loaded.are_language_models, kind == "summaries"
+    if is_summarizer and not model.processor.reader.reads_video:
+        purpose, reads_input = "Summarizes a transcript.", False
+    if system.reads_features:
+        purpose += (
+            " The network that extracted its training features is unknown, so it takes features "
+            f"only: `.npy` files of [rows, {model.loaded.feature_dim}] floats."
+        )
+    gr.Markdown(f"{purpose}\n\n`{system.about}`")
+    item = _add_input(gr, system, visible=reads_input)
+    transcript = gr.Textbox(
+        "", label="Transcript", lines=4, max_length=100_000, visible=is_summarizer
+    )
+    defaults = model.config().to_dict()
+    has_several = kind in ("captions", "summaries")
+    with gr.Accordion("Options", open=False):
+        options = [
+            gr.Slider(1, _MOST_BEAMS, defaults["beam"], step=1, precision=0, label="beam"),
+            gr.Slider(1, _MOST_TEXTS, 1, step=1, precision=0, label="nbest", visible=has_several),
+            gr.Checkbox(defaults["sampling"], label="sampling"),
+            gr.Number(defaults["seed"], precision=0, minimum=0, label="seed"),
+        ]
+    button = gr.Button("Generate", variant="primary")
+    if has_several:
+        texts: Any = gr.Dataframe(headers=["text", "score"], wrap=True, label="Texts")
+    else:
+        texts = gr.Textbox(label="Story", lines=8)
+
+    def generate(
+        item: Any,
+        transcript: str = "",
+        beam: int = defaults["beam"],
+        nbest: int = 1,
+        sampling: bool = defaults["sampling"],
+        seed: int = defaults["seed"],
+    ) -> Iterator[Any]:
+        with _one_line(gr, system):
+            values = {"beam": beam, "nbest": nbest, "sampling": sampling, "seed": seed}
+            # an option that is not changed has the value of the task's preset
+            config = model.config(**{x: y for x, y in values.items() if y != defaults[x]})
+            value = _read_input(system, item) if reads_input else None
+            if is_summarizer:
+                video = {} if value is None else {"video": value}
+                value = {**video, "transcript": transcript if transcript.strip() else None}
+            (example,) = model.processor.examples([value])
+            if isinstance(example, UserError):
+                raise example
+            if kind == "prompts":
+                yield from stream_text(model, example, config)
+                return
+            (found,) = model.stream([example], config)
+            if has_several:
+                yield [[hypothesis.text, round(hypothesis.score, 4)] for hypothesis in found]
+            else:
+                yield "\n".join(found[0].sentences)
+
+    events = [button.click, *([item.upload] if kind == "captions" else [])]
+    gr.on(events, generate, [item, transcript, *options], texts, api_name=system.name)
+
+
+def _add_input(gr: Any, system: System, *, visible: bool) -> Any:
+    """Add and return the component for the image, the images, the prompt or the video."""
+    if system.kind == "prompts":
+        return gr.Textbox(label="Prompt", lines=2, max_length=5000, visible=visible)
+    several = "multiple" if system.kind == "albums" else "single"
+    if system.reads_features:
+        return gr.File(label="Features (.npy)", file_types=[".npy"], file_count=several)
+    if system.kind == "captions":
+        return _add_image(gr, "Image")
+    if system.kind == "albums":
+        return gr.Gallery(
+            label="Five images", type="filepath", file_types=["image"], columns=5, height=220
+        )
+    label = "Video, or its features (.npy)"
+    return gr.File(label=label, file_types=[".npy", "video"], visible=visible)
+
+
+def _add_image(gr: Any, label: str) -> Any:
+    image = gr.Image(type="filepath", sources=["upload"], label=label)
+    # only our readers open the file
+    image.preprocess = lambda payload: None if payload is None else payload.path
+    return image
+
+
+def _read_input(system: System, item: Any) -> Any:
+    """Return the value of the input component as the model's processor reads it."""
+    if system.kind == "prompts":
+        return item
+    if system.kind == "albums":
+        # a gallery has pairs of path and caption
+        paths = [path if isinstance(path, str) else path[0] for path in item or []]
+        return [_read_features(path) if system.reads_features else path for path in paths]
+    if item is None and system.kind == "captions":
+        raise UserError("there is no image.")
+    return _read_features(item) if item and item.lower().endswith(".npy") else item
+
+
+def _read_features(path: str) -> Any:
+    """Return the features of an uploaded ``.npy`` file, without unpickling."""
+    import numpy as np
+
+    from fairseq_mm.data.numpy_files import read_array
+
+    name = os.path.basename(path)
+    with open(path, "rb") as file:
+        features = read_array(file.read(), name)
+    if features.dtype.kind != "f" or not np.isfinite(features).all():
+        raise UserError(f"{name}: features must be finite floats.")
+    return features
+
+
+def stream_text(model: Any, example: Any, config: Any) -> Iterator[str]:
+    """Yield the text of an example while it is generated, and at the end the whole text.
+
+    If the iterator is closed, the generation ends at its next step.
+    """
+    texts: queue.SimpleQueue[Any] = queue.SimpleQueue()
+    is_closed = threading.Event()
+    following = 0.0
+
+    def watch(progress: Any) -> None:
+        nonlocal following
+        if is_closed.is_set():
+            raise GeneratorExit
+        if progress.positions and time.monotonic() >= following:
+            following = time.monotonic() + _BETWEEN_TEXTS
+            texts.put(progress.decode(0).text)
+
+    def generate() -> None:
+        try:
+            ((best, *_),) = model.stream([example], config, watch=watch)
+            texts.put((best.text,))
+        except BaseException as error:  # raised again by the thread that yields
+            texts.put(error)
+
+    thread = threading.Thread(target=generate)
+    thread.start()
+    try:
+        while isinstance(text := texts.get(), str):
+            yield text
+        if isinstance(text, BaseException):
+            raise text
+        yield text[0]
+    finally:
+        is_closed.set()
+        thread.join()
+
+
+def _add_search(gr: Any, system: System) -> None:
+    """Add the inputs, outputs and function of an image index."""
+    gr.Markdown(f"Finds images of a folder by a sentence or by an image.\n\n`{system.about}`")
+    query = gr.Textbox(label="Sentence", max_length=5000)
+    image = _add_image(gr, "or image")
+    count = gr.Slider(1, _MOST_IMAGES, 10, step=1, precision=0, label="number of images")
+    button = gr.Button("Search", variant="primary")
+    found = gr.Gallery(label="Nearest images", columns=5, interactive=False)
+
+    def search(query: str = "", image: Optional[str] = None, count: int = 10) -> Any:
+        from fairseq_mm.extract.images import read_image
+
+        with _one_line(gr, system):
+            if image is None:
+                (result,) = system.model.search([query], count)
+            else:
+                (result,) = system.model.search_images([image], count)
+            if result.unknown_words:
+                gr.Info(f"Unknown words, left out: {', '.join(result.unknown_words)}")
+            shown = []
+            for hit in result.images:
+                thumbnail = read_image(hit.path)
+                thumbnail.thumbnail(_THUMBNAIL)
+                shown.append((thumbnail, f"{hit.rank}. {hit.id} ({hit.score:.4f})"))
+            return shown
+
+    inputs = [query, image, count]
+    gr.on([query.submit, button.click], search, inputs, found, api_name=system.name)
