@@ -39,7 +39,7 @@ EXTRAS = {
     "sharding": ["fairscale>=0.4.13"],  # --zero-sharding os
     "hub": ["huggingface_hub>=0.34", "safetensors>=0.4"],  # export, push, models by name
     "report": ["jinja2>=3.0", "matplotlib>=3.6"],  # HTML pages and figures
-    "serve": ["python-multipart>=0.0.18", "starlette>=0.46", "uvicorn>=0.30"],  # page and API
+    "serve": ["gradio>=6"],  # page and API
     "bench": ["ctranslate2>=4", "pyyaml", "transformers>=4.40"],  # peers in benchmarks/run.py
     "completion": ["argcomplete>=3.1"],  # of shells
     # fairseq's --tensorboard-logdir; tensorboard shows what tensorboardX writes
@@ -50,8 +50,7 @@ EXTRAS = {
         *("argcomplete>=3.1", "build>=1", "fairscale>=0.4.13", "mypy", "pre-commit", "pytest>=7"),
         *("pytest-xdist>=3", "tensorboardX>=2.5"),
         *("ipykernel>=6", "nbclient>=0.8"),  # examples/quickstart.ipynb
-        # openapi-spec-validator brings jsonschema
-        *("openapi-spec-validator>=0.7", "ruff", "twine>=5"),
+        *("ruff", "twine>=5"),
     ],
 }
 
@@ -82,7 +81,6 @@ setup(
     package_data={
         "fairseq_mm": ["py.typed"],
         "fairseq_mm.report": ["templates/*"],
-        "fairseq_mm.serving": ["static/*"],
     },
     install_requires=[
         "h5py>=3.1",

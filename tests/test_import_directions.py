@@ -32,7 +32,6 @@ ALLOWED = {
     "conversion": {"compat", "data", "extract", "models", "modules", "tasks"},
     "analysis": {"data", "inference", "models", "retrieval", "tasks"},
     "report": {"analysis", "data", "extract", "metrics"},
-    "serving": {"data", "extract", "generation", "inference", "prepare", "report"},
     "hub": {
         *("compat", "conversion", "data", "extract", "inference", "metrics", "models", "tasks"),
     },

@@ -47,7 +47,7 @@ SUBCOMMANDS = {
     "generate": "Generate texts with a model of any task, from JSON lines.",
     "caption": "Generate captions of images.",
     "summarize": "Generate summaries of videos with transcripts.",
-    "serve": "Serve a page and a JSON API that generate texts with checkpoints.",
+    "serve": "Serve a page and an API that generate texts with checkpoints.",
     "report": "Show hypotheses, images, references and scores on one HTML page.",
     "doctor": "Check the installation, a data folder and a checkpoint.",
     "completion": "Print the script that lets bash, zsh or fish complete commands.",
@@ -61,8 +61,8 @@ MOVED = {
 }
 
 # subcommands that look for their checkpoint: `doctor` lists a missing one among other problems,
-# `pretrained-options` takes a folder with model.pt, `export` downloads it itself, `serve` has names
-# before paths
+# `pretrained-options` takes a folder with model.pt, `export` downloads it itself, `serve` has
+# several
 _LOOK_THEMSELVES = ("doctor", "export", "pretrained-options", "serve")
 
 # errors of a full or broken disk

@@ -1,1 +1,0 @@
-"""Server of a page and a JSON API that generate texts with trained checkpoints."""
