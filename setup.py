@@ -41,13 +41,12 @@ EXTRAS = {
     "report": ["jinja2>=3.0", "matplotlib>=3.6"],  # HTML pages and figures
     "serve": ["gradio>=6"],  # page and API
     "bench": ["ctranslate2>=4", "pyyaml", "transformers>=4.40"],  # peers in benchmarks/run.py
-    "completion": ["argcomplete>=3.1"],  # of shells
     # fairseq's --tensorboard-logdir; tensorboard shows what tensorboardX writes
     "tensorboard": ["tensorboard>=2.10", "tensorboardX>=2.5"],
     "wandb": ["wandb>=0.15"],  # fairseq's --wandb-project
     "docs": ["mkdocs-material>=9.5", "mkdocstrings[python]>=0.25"],
     "dev": [
-        *("argcomplete>=3.1", "build>=1", "fairscale>=0.4.13", "mypy", "pre-commit", "pytest>=7"),
+        *("build>=1", "fairscale>=0.4.13", "mypy", "pre-commit", "pytest>=7"),
         *("pytest-xdist>=3", "tensorboardX>=2.5"),
         *("ipykernel>=6", "nbclient>=0.8"),  # examples/quickstart.ipynb
         *("ruff", "twine>=5"),

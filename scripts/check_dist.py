@@ -33,7 +33,7 @@ place = Path(fairseq_mm.__file__).parent
 assert place.is_relative_to(sys.prefix), place
 assert (place / "py.typed").is_file()
 extras = set(metadata("fairseq-mm").get_all("Provides-Extra"))
-assert {"completion", "eval", "fairseq", "hub", "serve", "tensorboard", "wandb"} <= extras, extras
+assert {"eval", "fairseq", "hub", "serve", "tensorboard", "wandb"} <= extras, extras
 fairseq_mm.register()
 assert "multimodal_captioning" in TASK_REGISTRY
 assert {"m_rnn", "conv_story", "glac", "vg_bart"} <= set(ARCH_MODEL_REGISTRY)

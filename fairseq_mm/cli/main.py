@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from typing import Any, NoReturn, Optional
 
 from fairseq_mm import __version__
-from fairseq_mm.cli import arguments, completion, run_set_up
+from fairseq_mm.cli import arguments, run_set_up
 from fairseq_mm.errors import EXIT_STATUS, UserError, import_extra
 from fairseq_mm.generation.defaults import NAMES_ELSEWHERE
 
@@ -50,14 +50,16 @@ SUBCOMMANDS = {
     "serve": "Serve a page and an API that generate texts with checkpoints.",
     "report": "Show hypotheses, images, references and scores on one HTML page.",
     "doctor": "Check the installation, a data folder and a checkpoint.",
-    "completion": "Print the script that lets bash, zsh or fish complete commands.",
 }
 
-# subcommands of earlier versions, whose users are told the replacement
-MOVED = {
-    "demo": "is `make demo`, or `python examples/demo/run_demo.py`, in a clone of the repository",
-    "gain": "is `fairseq-mm score --system FILE --text-only FILE --baseline FILE`",
-    "study": "is `python examples/human_evaluation/study.py`, in a clone of the repository",
+# Removed name -> what to use instead. A name is a subcommand ("demo"), an action or a choice
+# ("convert bart"), an option ("tell --raw", or "--raw" for all subcommands), or the prefix of a
+# value with its colon ("hf:").
+GONE = {
+    "completion": "the shell's own completion of file names, and --help for options",
+    "demo": "`make demo`, or `python examples/demo/run_demo.py`, in a clone of the repository",
+    "gain": "`fairseq-mm score --system FILE --text-only FILE --baseline FILE`",
+    "study": "`python examples/human_evaluation/study.py`, in a clone of the repository",
 }
 
 # subcommands that look for their checkpoint: `doctor` lists a missing one among other problems,
@@ -172,7 +174,12 @@ class Parser(argparse.ArgumentParser):
             flags = [word.partition("=")[0] for word in self._given if word.startswith("--")]
             words = [word for word in flags if word not in known]
         hint = f" ({self.prog} --help)."
+        command = self.prog.removeprefix("fairseq-mm ")
         for word in words:
+            instead = GONE.get(f"{command} {word}", GONE.get(word))
+            if instead is not None:
+                message, hint = f"{word} is gone in 0.3.0", f": use {instead}."
+                break
             close = difflib.get_close_matches(word, known, n=1)
             elsewhere = NAMES_ELSEWHERE.get(word.strip("-").replace("-", "_"))
             if elsewhere is not None and arguments.flag(elsewhere) in known:
@@ -196,9 +203,6 @@ def main(argv: Optional[list[str]] = None) -> int:
     run_set_up.is_program = argv is None
     if argv is not None:
         return _run(argv)
-    # a shell asks for completions
-    if "_ARGCOMPLETE" in os.environ:
-        return completion.answer(SUBCOMMANDS, Parser)
     gc.set_threshold(*_COLLECTION_AT_START)
     run_set_up.silence_deprecations()
     try:
@@ -212,9 +216,11 @@ def _run(argv: list[str]) -> int:
     if isinstance(sys.stdout, io.TextIOWrapper):
         # a terminal may lack characters of ids and words, and names of files may be no valid text
         sys.stdout.reconfigure(errors="backslashreplace")
-    if argv and argv[0] in MOVED:
-        print(f"fairseq-mm {argv[0]}: {MOVED[argv[0]]}.", file=sys.stderr)
-        return EXIT_STATUS
+    prefixes = [re.match(r"(?:--[a-z-]+=)?([a-z_]+:)", word) for word in argv[1:]]
+    for name in [*argv[:1], *(prefix[1] for prefix in prefixes if prefix)]:
+        if name in GONE:
+            print(f"fairseq-mm: {name} is gone in 0.3.0: use {GONE[name]}.", file=sys.stderr)
+            return EXIT_STATUS
     width = max(map(len, SUBCOMMANDS))
     indent = " " * (width + 3)
     lines = [
