@@ -1,6 +1,8 @@
 """Reads a user's own JSON lines, one example per line with the fields of a task."""
 
 import json
+import os
+import re
 from collections import Counter
 from collections.abc import Iterator
 from functools import partial
@@ -13,6 +15,8 @@ from fairseq_mm.prepare.corpus import Corpus, Example, Field, FieldTable, Stream
 from fairseq_mm.prepare.subtitles import TRANSCRIPT_SUFFIXES, read_transcript
 
 KEYS = ("name", "stem", "path")
+# one word with a suffix that has a letter, such as talk.ass or talk.mp3; "3.5" and "Yes." are texts
+_FILE_NAME = re.compile(r"\S+\.(?=\d*[A-Za-z])[A-Za-z0-9]{1,5}")
 Paths = dict[Optional[str], list[Path]]
 
 
@@ -209,8 +213,9 @@ def _check_type(table: FieldTable, field: Field, value: object, where: str) -> N
 def text_or_file(entry: dict[str, Any], name: str, folder: Path, where: str = "") -> str:
     """Return the text of a field, or the text of the file that the field names.
 
-    The field may be a file name with a suffix such as ``.srt``. In its place, the field
-    ``NAME_file`` may name a file. Raise UserError if the file cannot be read.
+    The field may be a file name: it ends in ``.srt``, ``.vtt`` or ``.txt``, is one word with a
+    suffix, or names an existing file. In its place, the field ``NAME_file`` may name a file. Raise
+    UserError if the file is no transcript or cannot be read.
 
     Args:
         entry: Fields of a JSON line.
@@ -219,7 +224,11 @@ def text_or_file(entry: dict[str, Any], name: str, folder: Path, where: str = ""
         where: ``path:line`` of the JSON line, for messages; empty if the caller adds it.
     """
     value = entry.get(name)
-    if value is not None and not value.lower().endswith(TRANSCRIPT_SUFFIXES):
+    if value is not None and not (
+        value.lower().endswith(TRANSCRIPT_SUFFIXES)
+        or _FILE_NAME.fullmatch(value.strip())
+        or os.path.isfile(folder / value)
+    ):
         return value
     try:
         return read_transcript(folder / (entry[f"{name}_file"] if value is None else value))

@@ -35,10 +35,13 @@ _BYTE_ORDER_MARKS = {b"\xef\xbb\xbf": "utf-8-sig", b"\xff\xfe": "utf-16", b"\xfe
 def read_transcript(path: Path) -> str:
     """Read the spoken text from a file.
 
-    A file ``.srt`` or ``.vtt`` is read as subtitles; the text of any other file is not changed.
-    Raise UserError if the file cannot be read, is not UTF-8 (or UTF-16 with a byte order mark), or
-    is ``.srt`` or ``.vtt`` but has no subtitles.
+    A file ``.srt`` or ``.vtt`` is read as subtitles; the text of a file ``.txt`` or without suffix
+    is not changed. Raise UserError if the file has another suffix, cannot be read, is not UTF-8 (or
+    UTF-16 with a byte order mark), or is ``.srt`` or ``.vtt`` but has no subtitles.
     """
+    if path.suffix.lower() not in (*TRANSCRIPT_SUFFIXES, ""):
+        endings = ", ".join(TRANSCRIPT_SUFFIXES)
+        raise UserError(f"{path}: a transcript must be a file {endings}; convert it first.")
     return decode_transcript(read_bytes(path), str(path))
 
 

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from fairseq_mm.errors import UserError
-from fairseq_mm.prepare.jsonl import read_jsonl
+from fairseq_mm.prepare.jsonl import read_jsonl, text_or_file
 from fairseq_mm.prepare.videos import TABLE
 
 
@@ -130,3 +130,19 @@ def test_a_draw_depends_on_seed_and_key_alone(tmp_path):
         corpus.draw("valid", 1, seed=1)
     with pytest.raises(UserError, match=r"--test-size must be between 1 and 5 \(of 6 training"):
         corpus.draw("test", 6, seed=1)
+
+
+@pytest.mark.parametrize("name", ["a.ass", "a.sbv", "a.MD", "a.docx", "no.lrc", "my talk.json"])
+@pytest.mark.parametrize("field", ["transcript", "transcript_file"])
+def test_a_file_name_is_no_transcript(tmp_path, field, name):
+    if not name.startswith("no"):
+        (tmp_path / name).write_text("[Script Info]")
+    path = tmp_path / "data.jsonl"
+    path.write_text(json.dumps({"video": "v.mp4", field: name, "summary": "a dog"}))
+    with pytest.raises(UserError, match=rf"{name}: a transcript must be a file \.srt, \.vtt, "):
+        read_jsonl(TABLE, {None: [path]})
+
+
+@pytest.mark.parametrize("text", ["Yes.", "3.5", "see a.ass there", "a dog", "x" * 300])
+def test_short_texts_are_no_file_names(tmp_path, text):
+    assert text_or_file({"transcript": text}, "transcript", tmp_path) == text
