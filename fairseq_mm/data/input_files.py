@@ -125,15 +125,18 @@ def check_line_counts(named_counts: dict[str, int]) -> None:
 
 def read_bytes(path: Any) -> bytes:
     """Read a whole file. Raise UserError if that fails, or it has more than ``MAX_FILE_BYTES``."""
+    content = bytearray()
     try:
         with open(path, "rb") as file:
-            content = file.read(MAX_FILE_BYTES + 1)
+            # in pieces: read(n) reserves n bytes at once
+            while len(content) <= MAX_FILE_BYTES and (piece := file.read(1 << 20)):
+                content += piece
     except OSError as error:
         raise UserError(f"{path}: cannot be read ({error.strerror}).") from None
     if len(content) > MAX_FILE_BYTES:
         limit = f"{MAX_FILE_BYTES >> 20} MiB"
         raise UserError(f"{path}: is read whole, and must have at most {limit}, but is larger.")
-    return content
+    return bytes(content)
 
 
 def compute_sha256(path: Any) -> str:

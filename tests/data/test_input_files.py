@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import tracemalloc
 
 import pytest
 
@@ -109,3 +110,11 @@ def test_a_digest_that_was_started_is_that_of_the_file(tmp_path, monkeypatch):
     input_files.start_digest(tmp_path / "none")
     with pytest.raises(OSError, match="No such file"):
         input_files.file_digest(tmp_path / "none")
+
+
+def test_a_small_file_takes_little_memory(tmp_path):
+    (tmp_path / "a.json").write_text(json.dumps(["a"] * 400))
+    tracemalloc.start()
+    read_json(tmp_path / "a.json")
+    assert tracemalloc.get_traced_memory()[1] < 1 << 24
+    tracemalloc.stop()
