@@ -1,8 +1,8 @@
 """Reads JSON files that list the images of splits, and lists of image ids, for several releases."""
 
+import json
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Callable, Optional
 
@@ -17,34 +17,23 @@ _KARPATHY_SPLITS = {"train": "train", "restval": "train", "val": "valid", "test"
 
 
 def list_entries(content: object, path: Path, name: str) -> Iterator[tuple[str, Any]]:
-    """Yield the elements of a list in a JSON file, each with ``path: name[number]`` for messages.
-
-    Raise UserError if there is no such list.
-
-    Args:
-        content: Parsed content of the file, a JSON object.
-        path: Path of the file.
-        name: Field of the object that has the list.
-    """
-    entries = content.get(name) if isinstance(content, dict) else None
-    if not isinstance(entries, list):
-        raise UserError(f"{path}: must be a JSON object with a list `{name}`.")
-    for number, entry in enumerate(entries):
+    """Yield the elements of the list ``name`` in a JSON file's content, each with
+    ``path: name[number]`` for messages."""
+    for number, entry in enumerate(read_field(content, name, str(path), list)):
         yield f"{path}: {name}[{number}]", entry
 
 
-@contextmanager
-def fields_at(where: str) -> Iterator[None]:
-    """Convert errors of a missing or malformed field of a JSON object to UserError.
-
-    The ``with`` statement must contain the code that reads the fields. ``where`` names the object
-    in the message.
-    """
-    try:
-        yield
-    # what indexing and methods raise on JSON of another shape
-    except (KeyError, TypeError, AttributeError) as error:
-        raise UserError(f"{where}: field is missing or malformed ({error}).") from None
+def read_field(entry: object, name: str, where: str, kind: type = str) -> Any:
+    """Return the field ``name`` of a JSON object. Raise UserError if it is missing, or its type is
+    not ``kind``: ``str``, ``int`` or ``list``."""
+    value = entry.get(name) if isinstance(entry, dict) else None
+    # isinstance would accept true and false as numbers
+    if type(value) is not kind:
+        noun = {str: "text", int: "a whole number", list: "a list"}[kind]
+        is_there = isinstance(entry, dict) and name in entry
+        problem = f"is {json.dumps(value)[:60]} instead" if is_there else "is missing"
+        raise UserError(f"{where}: `{name}` must be {noun}, but {problem}.")
+    return value
 
 
 def read_karpathy(path: Path, *, name: str, published: dict[str, int]) -> Corpus:
@@ -66,16 +55,18 @@ def read_karpathy(path: Path, *, name: str, published: dict[str, int]) -> Corpus
         raise UserError(f"{path}: must hold {name}, but holds {content['dataset']} instead.")
     images: dict[str, list[Example]] = {}
     for where, entry in entries:
-        with fields_at(where):
-            split, image_id = str(entry["split"]), entry["filename"]
-            # `raw` and not `tokens`, which lack punctuation: the tokenizer is the user's choice
-            captions = [sentence["raw"].strip() for sentence in entry["sentences"]]
+        split, image_id = (read_field(entry, field, where) for field in ("split", "filename"))
+        # `raw` and not `tokens`, which lack punctuation: the tokenizer is the user's choice
+        captions = [
+            read_field(sentence, "raw", f"{where}: sentences[{number}]").strip()
+            for number, sentence in enumerate(read_field(entry, "sentences", where, list))
+        ]
         if split not in _KARPATHY_SPLITS:
             raise UserError(
                 f"{where}: `split` must be one of {', '.join(_KARPATHY_SPLITS)}, but is {split} "
                 "instead."
             )
-        image = captioned_image(check_id(str(image_id), where), captions, where)
+        image = captioned_image(check_id(image_id, where), captions, where)
         images.setdefault(_KARPATHY_SPLITS[split], []).append(image)
     corpus = Corpus(TABLE, name, "karpathy", dict(images), files=[str(path)], published=published)
     corpus.check_ids()

@@ -8,8 +8,10 @@ declares further files. ``fairseq-preprocess`` makes ``dict*.txt``, ``<split>*.b
 ``<split>*.idx``. ``prepare.json`` has the options and the counts.
 """
 
+import itertools
 import json
 import logging
+import re
 import shlex
 from collections.abc import Iterable
 from contextlib import ExitStack, nullcontext
@@ -37,6 +39,13 @@ logger = logging.getLogger(__name__)
 
 # fairseq-preprocess, which shows no progress, counts and binarises about as many in a minute
 _WORDS_A_MINUTE = 20_000_000
+# Chinese and Japanese characters, and letters of Thai, Lao, Tibetan, Burmese and Khmer: more in a
+# row than a word has
+_UNSEGMENTED = (
+    "most words of the text are sentences of a script without spaces: segment the text into words "
+    "first, or use subwords"
+)
+_SENTENCE = re.compile("[\u3040-\u30ff\u3400-\u9fff]{5}|[\u0e00-\u109f\u1780-\u17ff]{12}")
 
 
 @dataclass
@@ -306,7 +315,7 @@ class FolderWriter:
                     self._binarize(partial, corpus, report, strict)
                 self.finish_folder(partial, list(counts))
             with elapsed_time("count unknown words"):
-                self._count_unknown(partial, counts)
+                self._count_unknown(partial, counts, corpus.notes)
             if corpus.write_features is not None:
                 corpus.features_written = corpus.write_features(output, partial)
             return write_report(partial, kind, report)
@@ -463,14 +472,20 @@ class FolderWriter:
                 raise UserError(f"--strict: {'; '.join(deviations)}.")
             report["deviations"] += deviations
 
-    def _count_unknown(self, folder: Path, counts: dict[str, dict[str, int]]) -> None:
+    def _count_unknown(
+        self, folder: Path, counts: dict[str, dict[str, int]], notes: list[str]
+    ) -> None:
         for side, (_, unknown) in self.sides.items():
             name = self.dictionary_name(side)
             # without fairseq-preprocess only a given dictionary can tell which words are unknown
             made = (folder / name).exists()
             words = read_dictionary_words(folder / name) if made else self.vocabularies[name].words
-            for split in counts if words is not None else ():
+            for split in counts:
                 text = folder / "text" / f"{split}.{side}"
+                if _UNSEGMENTED not in notes and _is_unsegmented(text):
+                    notes.append(_UNSEGMENTED)
+                if words is None:
+                    continue
                 counts[split][unknown] = count_unknown(text, words or set())
                 self.check_unknown(side, split, counts[split])
 
@@ -484,6 +499,12 @@ class FolderWriter:
             split: Split of the text.
             counts: Counts of the split.
         """
+
+
+def _is_unsegmented(path: Path) -> bool:
+    with open(path, encoding="utf-8") as file:
+        words = [word for line in itertools.islice(file, 1000) for word in line.split()]
+    return 2 * sum(bool(_SENTENCE.search(word)) for word in words) > len(words)
 
 
 def json_line(entry: object) -> str:

@@ -117,17 +117,21 @@ def test_a_bad_list_of_images_is_refused(official, tmp_path, name, content, mess
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda c: c.pop("images"), "must be a JSON object with a list `images`"),
-        (lambda c: c["images"][1].pop("file_name"), r"images\[1\]: field is missing .*file_name"),
+        (lambda c: c.pop("images"), "`images` must be a list, but is missing"),
+        (lambda c: c["images"][1].pop("file_name"), r"images\[1\]: `file_name` must be text"),
         (lambda c: c["images"].append(c["images"][0]), r"images\[3\]: image 25 was given before"),
-        (lambda c: c["annotations"][2].pop("id"), r"annotations\[2\]: field is missing .*'id'"),
+        (lambda c: c["annotations"][2].pop("id"), r"annotations\[2\]: `id` must be a whole number"),
         (lambda c: c["annotations"][0].update(image_id=5), r"annotations\[0\]: image 5 is not in"),
         (
             lambda c: c["annotations"][0].update(image_id=[]),
-            r"annotations\[0\]: .*be an integer",
+            r"annotations\[0\]: `image_id` must be a whole number, but is \[\] instead",
         ),
-        (lambda c: c["annotations"][1].update(id="7"), r"annotations\[1\]: .*but is '7'"),
-        (lambda c: c["images"][0].update(id={}), r"images\[0\]: .*must be an integer"),
+        (lambda c: c["annotations"][1].update(id="7"), r'annotations\[1\]: .*but is "7"'),
+        (lambda c: c["images"][0].update(id={}), r"images\[0\]: `id` must be a whole number"),
+        (
+            lambda c: c["annotations"][1].update(caption=None),
+            r"annotations\[1\]: `caption` must be text, but is null instead",
+        ),
     ],
 )
 def test_a_malformed_annotation_file_is_refused(official, change, message):

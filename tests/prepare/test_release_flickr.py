@@ -155,17 +155,24 @@ def test_flickr30k_takes_the_captions_of_the_table_and_its_broken_line(karpathy_
     ("content", "message"),
     [
         ("{", r"dataset.json: not JSON \(Expecting property name"),
-        ("[]", "dataset.json: must be a JSON object with a list `images`"),
+        ("[]", "dataset.json: `images` must be a list, but is missing"),
         ('{"images": [], "dataset": "coco"}', "must hold flickr30k, but holds coco instead"),
-        ('{"images": [{"split": "train"}]}', r"images\[0\]: field is missing .*'filename'"),
-        ('{"images": [7]}', r"images\[0\]: field is missing or malformed"),
+        (
+            '{"images": [{"split": "train"}]}',
+            r"images\[0\]: `filename` must be text, but",
+        ),
+        ('{"images": [7]}', r"images\[0\]: `split` must be text, but is missing"),
         (
             '{"images": [{"split": "dev", "filename": "1.jpg", "sentences": []}]}',
             r"images\[0\]: `split` must be one of train, restval, val, test, but is dev instead",
         ),
         (
             '{"images": [{"split": ["val"], "filename": "1.jpg", "sentences": []}]}',
-            r"`split` must be one of train, restval, val, test, but is \['val'\] instead",
+            r"`split` must be text, but is \[\"val\"\] instead",
+        ),
+        (
+            '{"images": [{"split": "val", "filename": "1.jpg", "sentences": [{"raw": ["a"]}]}]}',
+            r"images\[0\]: sentences\[0\]: `raw` must be text, but is \[\"a\"\] instead",
         ),
     ],
 )

@@ -113,19 +113,19 @@ def test_descriptions_in_isolation_are_gathered_by_image(release):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"story_id": None}, r"annotations\[0\]: `story_id` must be text, but is None instead"),
+        ({"story_id": None}, r"annotations\[0\]: `story_id` must be text, but is null instead"),
         ({"text": 3}, r"annotations\[0\]: `text` must be text, but is 3 instead"),
-        ({"album_id": True}, r"`album_id` must be text, but is True instead"),
+        ({"album_id": True}, r"`album_id` must be text, but is true instead"),
         ({"text": "\ud800"}, "text holds half a character"),
         ({"photo_flickr_id": "1\t2"}, r"annotations\[0\]: an image's id must be text without tabs"),
         (
             {"worker_arranged_photo_order": "1"},
-            r"`worker_arranged_photo_order` must be a whole number, but is '1' instead",
+            r'`worker_arranged_photo_order` must be a whole number, but is "1" instead',
         ),
     ],
 )
 def test_a_malformed_field_is_named(release, change, message):
-    with pytest.raises(UserError, match=rf"train.story-in-sequence.json: {message}|{message}"):
+    with pytest.raises(UserError, match=rf"train.story-in-sequence.json: .*{message}|{message}"):
         read_vist_stories(release(*story("1", **change)))
 
 
@@ -140,8 +140,8 @@ def test_a_missing_field_is_named(release, name):
 @pytest.mark.parametrize(
     ("annotated", "message"),
     [
-        ([1], "must be a JSON object with a list `annotations`"),
-        ({"annotations": {}}, "must be a JSON object with a list `annotations`"),
+        ([1], "`annotations` must be a list, but is missing"),
+        ({"annotations": {}}, "`annotations` must be a list, but is {} instead"),
         ({"annotations": [{"text": "x"}]}, r"annotations\[0\]: must be a list of one JSON object"),
         ({"annotations": [[{}, {}]]}, r"annotations\[0\]: must be a list of one JSON object"),
     ],

@@ -18,13 +18,12 @@ import argparse
 import json
 import re
 from pathlib import Path
-from typing import Any
 
 from fairseq_mm.data.input_files import check_id, read_json, read_lines
 from fairseq_mm.errors import UserError
 from fairseq_mm.prepare.captions import TABLE, captioned_image
 from fairseq_mm.prepare.corpus import Corpus, Example, Examples
-from fairseq_mm.prepare.split_lists import fields_at, list_entries, read_karpathy, split_files
+from fairseq_mm.prepare.split_lists import list_entries, read_field, read_karpathy, split_files
 
 COCO_IMAGES = {
     "karpathy": {"train": 113287, "valid": 5000, "test": 5000},
@@ -120,16 +119,18 @@ def read_annotations(path: Path) -> dict[int, Example]:
     content = read_json(path)
     images: dict[int, Example] = {}
     for where, image in list_entries(content, path, "images"):
-        with fields_at(where):
-            image_number, name = _number(image["id"]), image["file_name"]
+        image_number, name = (
+            read_field(image, "id", where, int),
+            read_field(image, "file_name", where),
+        )
         if image_number in images:
             raise UserError(f"{where}: image {image_number} was given before.")
-        images[image_number] = captioned_image(check_id(str(name), where), [], where)
+        images[image_number] = captioned_image(check_id(name, where), [], where)
     captions: dict[int, list[tuple[int, str]]] = {}
     for where, annotation in list_entries(content, path, "annotations"):
-        with fields_at(where):
-            image_number = _number(annotation["image_id"])
-            caption = (_number(annotation["id"]), annotation["caption"].strip())
+        image_number = read_field(annotation, "image_id", where, int)
+        text = read_field(annotation, "caption", where).strip()
+        caption = (read_field(annotation, "id", where, int), text)
         if image_number not in images:
             raise UserError(f"{where}: image {image_number} is not in `images`.")
         captions.setdefault(image_number, []).append(caption)
@@ -137,13 +138,6 @@ def read_annotations(path: Path) -> dict[int, Example]:
     for image_number, numbered in captions.items():
         images[image_number].texts["captions"] += [caption for _, caption in sorted(numbered)]
     return images
-
-
-def _number(value: Any) -> int:
-    # isinstance would accept true and false
-    if type(value) is not int:
-        raise TypeError(f"a number must be an integer, but is {repr(value)[:60]}")
-    return value
 
 
 def read_image_numbers(path: Path) -> list[int]:

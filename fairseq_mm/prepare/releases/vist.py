@@ -34,7 +34,7 @@ from fairseq_mm.errors import UserError
 from fairseq_mm.prepare import captions, visual_stories
 from fairseq_mm.prepare.captions import captioned_image
 from fairseq_mm.prepare.corpus import Corpus, Example
-from fairseq_mm.prepare.split_lists import list_entries
+from fairseq_mm.prepare.split_lists import list_entries, read_field
 
 # Li et al. 2020, section 4.1. They count 209,651 images, more than the stories have (81,743 in
 # Huang et al. 2016); images_listed in prepare.json counts all images that the release lists.
@@ -99,13 +99,13 @@ def read_vist_stories(folder: Path, *, tier: str = STORIES, text_field: str = "t
         # frees this large object with the last annotation, before the stories are built
         del content
         for where, annotation in annotations:
-            key = check_id(_field(annotation, "story_id", where), where, what="a story")
+            key = check_id(_read_id(annotation, "story_id", where), where, what="a story")
             order = next((name for name in _ORDER_FIELDS if name in annotation), _ORDER_FIELDS[0])
             part = (
-                _field(annotation, order, where, int),
-                _field(annotation, "album_id", where),
-                check_id(_field(annotation, "photo_flickr_id", where), where),
-                _field(annotation, text_field, where),
+                read_field(annotation, order, where, int),
+                _read_id(annotation, "album_id", where),
+                check_id(_read_id(annotation, "photo_flickr_id", where), where),
+                read_field(annotation, text_field, where),
             )
             parts.setdefault(key, []).append(part)
         stories = []
@@ -136,9 +136,9 @@ def read_vist_descriptions(folder: Path, *, text_field: str = "text") -> Corpus:
         corpus.files.append(str(path))
         images: dict[str, Example] = {}
         for where, annotation in _annotations(read_json(path), path):
-            key = check_id(_field(annotation, "photo_flickr_id", where), where)
+            key = check_id(_read_id(annotation, "photo_flickr_id", where), where)
             image = images.setdefault(key, captioned_image(key, [], where))
-            image.texts["captions"].append(_field(annotation, text_field, where))
+            image.texts["captions"].append(read_field(annotation, text_field, where))
         corpus.splits[split] = list(images.values())
     return corpus
 
@@ -158,20 +158,7 @@ def _annotations(content: object, path: Path) -> Iterator[tuple[str, dict[str, A
         yield where, several[0]
 
 
-def _field(annotation: dict[str, Any], name: str, where: str, kind: type = str) -> Any:
-    """Return the field ``name`` of an annotation.
-
-    Raise UserError if the field is missing or has another type than ``kind``. ``where`` names the
-    annotation in messages.
-    """
-    value = annotation.get(name)
-    # True is an int in Python, but no position
-    is_number = isinstance(value, int) and not isinstance(value, bool)
+def _read_id(annotation: dict[str, Any], name: str, where: str) -> str:
     # an id may be written as a number
-    if is_number and kind is str and name not in TEXT_FIELDS:
-        value = str(value)
-    if not (is_number if kind is int else isinstance(value, str)):
-        noun = "text" if kind is str else "a whole number"
-        problem = "is missing" if name not in annotation else f"is {value!r:.60} instead"
-        raise UserError(f"{where}: `{name}` must be {noun}, but {problem}.")
-    return value
+    is_number = type(annotation.get(name)) is int
+    return str(annotation[name]) if is_number else read_field(annotation, name, where)
