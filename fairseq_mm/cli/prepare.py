@@ -58,12 +58,13 @@ class Release(NamedTuple):
     values: Optional[dict[str, Any]] = None
 
 
+_SIZES = "--valid-size --test-size --seed"
 RELEASES = {
-    "flickr8k": Release("captions", flickr8k),
-    "flickr30k": Release("captions", flickr30k),
+    "flickr8k": Release("captions", flickr8k, f"{_SIZES} --features --missing"),
+    "flickr30k": Release("captions", flickr30k, f"{_SIZES} --features --missing"),
     "coco": Release("captions", coco),
     "iapr_tc12": Release("captions", iapr_tc12, "--valid-size --seed --features --missing"),
-    "sbu": Release("captions", sbu, "--valid-size --test-size --seed --features --missing"),
+    "sbu": Release("captions", sbu, f"{_SIZES} --features --missing"),
     "vist": Release(
         "stories",
         vist,

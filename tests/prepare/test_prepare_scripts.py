@@ -118,12 +118,6 @@ def test_coco_in_each_division(prepare, karpathy, annotations, tmp_path, report)
         assert images_of(report()) == images
 
 
-def test_coco_needs_its_division_named(prepare, karpathy):
-    status, _, err = prepare("prepare_coco", karpathy("coco"))
-    assert status == 2
-    assert "the following arguments are required: --split" in err
-
-
 def test_iapr_tc12(prepare, tmp_path, report):
     for number in range(4):
         path = tmp_path / "eng" / "00" / f"{number}.eng"

@@ -207,3 +207,47 @@ def test_flickr30k_by_lists_of_images(tmp_path, capsys):
         errors = capsys.readouterr().err
         assert message in errors
         assert errors.count("\n") == 1
+
+
+@pytest.mark.parametrize("name", ["flickr8k", "flickr30k", "coco"])
+def test_karpathys_files_need_no_further_option(tmp_path, name):
+    entries = [
+        {"filename": f"{i}.jpg", "split": split, "sentences": [{"raw": "A dog .", "tokens": []}]}
+        for i, split in enumerate(["train", "restval", "val", "test"])
+    ]
+    file = tmp_path / f"dataset_{name}.json"
+    file.write_text(json.dumps({"dataset": name, "images": entries}))
+    arguments = ["--threshold", "1", "--output", str(tmp_path / "out")]
+    assert main(["prepare", name, str(file), *arguments]) == 0
+    counts = json.loads((tmp_path / "out" / "prepare.json").read_text())["counts"]
+    assert {split: x["images"] for split, x in counts.items()} == {
+        "train": 2,
+        "valid": 1,
+        "test": 1,
+    }
+
+
+@pytest.mark.parametrize("name", ["flickr8k", "flickr30k"])
+def test_kaggles_file_is_drawn_from(tmp_path, capsys, name):
+    file = tmp_path / "captions.txt"
+    lines = [
+        "image,caption",
+        '1.jpg,"A dog , a ""cat"" ."',
+        "1.jpg,A dog, a man .",
+        "2.jpg,A man .",
+    ]
+    file.write_text("\n".join([*lines, "3.jpg,Two men ."]) + "\n")
+    arguments = ["--threshold", "1", "--valid-size", "1", "--output", str(tmp_path / "out")]
+    assert main(["prepare", name, str(file), *arguments]) == 0
+    found = {}
+    for path in (tmp_path / "out").glob("*.references.jsonl"):
+        for line in path.read_text().splitlines():
+            found[json.loads(line)["id"]] = json.loads(line)["references"]
+    assert found == {
+        "1.jpg": ['A dog , a "cat" .', "A dog, a man ."],
+        "2.jpg": ["A man ."],
+        "3.jpg": ["Two men ."],
+    }
+    file.write_text("image,caption\n1.jpg\n")
+    assert main(["prepare", name, str(file), "--output", str(tmp_path / "other")]) == 2
+    assert "captions.txt:2: must be `image,caption`, but is '1.jpg'" in capsys.readouterr().err

@@ -37,7 +37,10 @@ M_RNN_EXCLUDED = 167126
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("files", type=Path, nargs="+", help="Files of the split, as listed above.")
     parser.add_argument(
-        "--split", choices=COCO_IMAGES, required=True, help="Division of the images into splits."
+        "--split",
+        choices=COCO_IMAGES,
+        default="karpathy",
+        help="Division of the images into splits (default: %(default)s).",
     )
     parser.add_argument(
         "--split-ids",

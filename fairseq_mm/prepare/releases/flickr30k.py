@@ -3,7 +3,9 @@
 Karpathy's dataset_flickr30k.json has the captions; the release has the same captions in the layout
 of Flickr8k (results_20130124.token) or as a table (results.csv, lines `name.jpg| 0| caption`). With
 --split-ids the split is given by lists, such as m-RNN's or Kiros's, with a file name or its stem
-per line; the first argument is then the release's file of captions.
+per line; the first argument is then the release's file of captions. Kaggle's captions.txt (lines
+`image,caption`) has no split: its images are training images unless --valid-size and --test-size
+draw others.
 """
 
 import argparse
@@ -14,7 +16,11 @@ from typing import Optional
 from fairseq_mm.errors import UserError
 from fairseq_mm.prepare.captions import TABLE
 from fairseq_mm.prepare.corpus import Corpus, Example
-from fairseq_mm.prepare.releases.flickr8k import read_numbered_captions, read_token_file
+from fairseq_mm.prepare.releases.flickr8k import (
+    read_captions_csv,
+    read_numbered_captions,
+    read_token_file,
+)
 from fairseq_mm.prepare.split_lists import read_id_list, read_karpathy, select_splits, split_files
 
 FLICKR30K_IMAGES = {"train": 29000, "valid": 1014, "test": 1000}
@@ -44,6 +50,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def read(args: argparse.Namespace) -> Corpus:
     lists = split_files(args.split_ids)
+    if not lists and args.division.suffix == ".txt":
+        return read_captions_csv(args.division, name="flickr30k")
     if not lists:
         return read_flickr30k(args.division, args.captions)
     # the first argument has the captions then, and a second file would be ignored

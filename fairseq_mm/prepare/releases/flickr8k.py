@@ -2,10 +2,13 @@
 
 RELEASE has Flickr8k.token.txt (lines `name.jpg#0<TAB>caption`), Flickr_8k.trainImages.txt,
 Flickr_8k.devImages.txt and Flickr_8k.testImages.txt. Only the list of training images is required;
-validation or test images without their list are skipped.
+validation or test images without their list are skipped. RELEASE may also be Karpathy's
+dataset_flickr8k.json, or Kaggle's captions.txt (lines `image,caption`), whose images are all
+training images unless --valid-size and --test-size draw others.
 """
 
 import argparse
+import csv
 import re
 from pathlib import Path
 from typing import Callable, Optional
@@ -14,7 +17,7 @@ from fairseq_mm.data.input_files import check_id, read_lines
 from fairseq_mm.errors import UserError
 from fairseq_mm.prepare.captions import TABLE, captioned_image
 from fairseq_mm.prepare.corpus import Corpus, Example
-from fairseq_mm.prepare.split_lists import read_id_list, select_splits
+from fairseq_mm.prepare.split_lists import read_id_list, read_karpathy, select_splits
 
 FLICKR8K_LISTS = {
     "train": "Flickr_8k.trainImages.txt",
@@ -26,11 +29,15 @@ FLICKR8K_IMAGES = {"train": 6000, "valid": 1000, "test": 1000}
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "release", metavar="RELEASE", type=Path, help="Folder of the release's text files."
+        "release", metavar="RELEASE", type=Path, help="Folder of the release's text files, or file."
     )
 
 
 def read(args: argparse.Namespace) -> Corpus:
+    if args.release.suffix == ".json":
+        return read_karpathy(args.release, name="flickr8k", published=FLICKR8K_IMAGES)
+    if args.release.is_file():
+        return read_captions_csv(args.release, name="flickr8k")
     return read_flickr8k(args.release)
 
 
@@ -64,6 +71,23 @@ def read_token_file(path: Path) -> dict[str, Example]:
         return match and (match[1], int(match[2]), match[3])
 
     return read_numbered_captions(path, parse, "image#number<TAB>caption")
+
+
+def read_captions_csv(path: Path, *, name: str) -> Corpus:
+    """Read Kaggle's ``captions.txt``: a heading, and lines ``image,caption``. All images are
+    training images of the corpus ``name``."""
+    images: dict[str, Example] = {}
+    for number, line in read_lines(path):
+        where = f"{path}:{number}"
+        # a caption with commas may stand without quotes
+        image, *parts = next(csv.reader([line]), [""])
+        if not line.strip() or (number == 1 and parts == ["caption"]):
+            continue
+        if not parts:
+            raise UserError(f"{where}: must be `image,caption`, but is {line[:60]!r} instead.")
+        example = images.setdefault(image, captioned_image(check_id(image, where), [], where))
+        example.texts["captions"].append(",".join(parts).strip())
+    return Corpus(TABLE, name, "all images", {"train": list(images.values())}, [str(path)])
 
 
 def read_numbered_captions(
