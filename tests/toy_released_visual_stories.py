@@ -85,12 +85,11 @@ class Positions(nn.Module):
 
 
 class TransformerDecoder(nn.Module):
-    """Of Transtory-decoder, and without the ReLU of Transtory-full."""
+    """Decoder of Transtory-decoder."""
 
-    def __init__(self, words, memory_dim=2 * H, has_relu=True):
+    def __init__(self, words):
         super().__init__()
-        self.has_relu = has_relu
-        self.linear = nn.Linear(memory_dim, E)
+        self.linear = nn.Linear(2 * H, E)
         self.transformer = nn.Module()
         self.transformer.encoder = nn.Embedding(words, E)
         self.transformer.pos_encoder = Positions(E)
@@ -101,30 +100,13 @@ class TransformerDecoder(nn.Module):
     def forward(self, vectors, sentences):
         found = []
         for vector, words in zip(self.linear(vectors), sentences):
-            memory = (vector.relu() if self.has_relu else vector).view(1, 1, -1)
+            memory = vector.relu().view(1, 1, -1)
             x = self.transformer.encoder(torch.tensor(words)).unsqueeze(1)
             x = x + self.transformer.pos_encoder.pe[: len(words)]
             mask = nn.Transformer.generate_square_subsequent_mask(len(words))
             x = self.transformer.transformer_decoder(x, memory, tgt_mask=mask)
             found.append(self.transformer.decoder(x.squeeze(1)))
         return found
-
-
-class FullEncoder(nn.Module):
-    def __init__(self, feature_dim=D):
-        super().__init__()
-        self.cnn = Images(feature_dim)
-        self.transformer_Encoder = nn.Module()
-        self.transformer_Encoder.pos_encoder = Positions(F_IMAGE)
-        layer = nn.TransformerEncoderLayer(F_IMAGE, 4, 9)
-        self.transformer_Encoder.transformer_encoder = nn.TransformerEncoder(
-            layer, 3, enable_nested_tensor=False
-        )
-
-    def forward(self, features):
-        x = self.cnn(features).unsqueeze(1) * F_IMAGE**0.5
-        x = x + self.transformer_Encoder.pos_encoder.pe[: len(x)]
-        return self.transformer_Encoder.transformer_encoder(x).squeeze(1)
 
 
 class XLEncoder(nn.Module):
@@ -209,12 +191,11 @@ class XLDecoder(nn.Module):
 
 def model_of(arch, words, feature_dim=D):
     """Encoder and decoder of an architecture."""
-    encoder = {"transtory_full": FullEncoder, "transtory_xl": XLEncoder}.get(arch, GlacEncoder)
+    encoder = XLEncoder if arch == "transtory_xl" else GlacEncoder
     decoder = {
         "glac": lambda: GlacDecoder(words),
         "glac_decoder_attention": lambda: GlacDecoder(words, slices=3),
         "transtory_decoder": lambda: TransformerDecoder(words),
-        "transtory_full": lambda: TransformerDecoder(words, F_IMAGE, has_relu=False),
         "transtory_xl": lambda: XLDecoder(words),
     }[arch]()
     return random_weights(encoder(feature_dim)), random_weights(decoder, seed=4)

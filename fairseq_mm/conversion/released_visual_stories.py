@@ -1,6 +1,6 @@
 """Reads checkpoints of GLAC Net (https://github.com/tkim-snu/GLACNet) and of Transtory-XL
 (https://github.com/junyumao1996/NLP_Project), and renames their weights for ``--arch glac``,
-``glac_decoder_attention``, ``transtory_decoder``, ``transtory_full`` or ``transtory_xl``.
+``glac_decoder_attention``, ``transtory_decoder`` or ``transtory_xl``.
 
 ``encoder-N.pkl`` and ``decoder-N.pkl`` are state dicts, written by ``torch.save``. ``vocab.pkl`` is
 an object of the released vocabulary class, with ``<pad>``, ``<start>``, ``<end>`` and ``<unk>``
@@ -17,19 +17,15 @@ The state dict names the ResNet's child modules by number.
 
 Values that the files lack are taken from the released code: transformers have 4 attention heads
 (the number of Transtory-XL's heads is read from its biases), and the memory of Transtory-XL has 50
-slots. The tensors' names and shapes are certain for GLAC, GLAC with decoder attention,
-Transtory-decoder and Transtory-XL (from Hugging Face's transformers 2.5.1). For Transtory-full,
-two assumptions are not certain: the names ``transformer_Encoder.*`` and ``linear.*``, and that no
-ReLU follows the layer ``linear``. A checkpoint with a non-local block is refused, because the names
-of this block in the encoder (of its tensors ``theta``, ``phi``, ``g``, ``W``) are not known.
+slots. Transtory-full and models with a non-local block are refused, because the names of their
+tensors are not known with certainty.
 """
 
-import glob
 import os
 import re
 from argparse import Namespace
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, Optional
+from typing import Any, Optional
 
 import torch
 from fairseq.data import Dictionary
@@ -56,14 +52,13 @@ _RESNETS = {
     ((3, 8, 36, 3), True): "resnet152",
 }
 # Released names -> ours. All patterns are applied in this order: the first ones place a tensor, the
-# later ones rename parts of layers, where norm2 is another norm in a decoder than in an encoder.
+# later ones rename parts of layers.
 _NAMES = {
     r"^encoder\.cnn\.linear\.": "encoder.pictures.proj.",
     r"^encoder\.cnn\.bn\.": "encoder.pictures.norm.",
     r"^encoder\.lstm\.": "encoder.lstm.lstm.",
     r"^encoder\.linear\.": "encoder.glocal_proj.",
     r"^encoder\.bn\.": "encoder.glocal_norm.",
-    r"^encoder\.transformer_Encoder\.transformer_encoder\.": "encoder.",
     r"^decoder\.linear\.": "encoder.output_proj.",
     r"^decoder\.rnn\.embed\.": "decoder.embedding.",
     r"^decoder\.rnn\.lstm\.": "decoder.lstm.",
@@ -82,8 +77,7 @@ _NAMES = {
     r"\.linear1\.": ".feed_forward.inner_proj.",
     r"\.linear2\.": ".feed_forward.out_proj.",
     r"\.norm1\.": ".self_attention_norm.",
-    r"^(encoder\..*)\.norm2\.": r"\1.feed_forward_norm.",
-    r"^(decoder\..*)\.norm2\.": r"\1.pictures_norm.",
+    r"\.norm2\.": ".pictures_norm.",
     r"\.norm3\.": ".feed_forward_norm.",
     r"\.dec_attn\.layer_norm\.": ".attention_norm.",
     r"\.dec_attn\.r_net\.": ".attention.distance_proj.",
@@ -98,22 +92,6 @@ _NAMES = {
 # tables of positions, which this package's models compute
 _CONSTANT = re.compile(r".*\b(pos_encoder\.pe|pos_emb\.inv_freq)$")
 _EMBEDDING = "decoder.embedding.weight"
-
-
-class _Files(NamedTuple):
-    """Paths of the three files of a released model: encoder, decoder and vocabulary."""
-
-    encoder: str
-    decoder: str
-    vocabulary: str
-
-    def locate(self, name: str) -> str:
-        """Return ``FILE: TENSOR`` for a message about the tensor ``name``.
-
-        ``name`` begins with ``encoder.`` or ``decoder.``, the file that has the tensor.
-        """
-        part, _, rest = name.partition(".")
-        return f"{getattr(self, part)}: {rest}"
 
 
 def is_visual_story_encoder(state: Mapping[str, Any]) -> bool:
@@ -132,53 +110,47 @@ def read_released_visual_stories(
         decoder: Path of the decoder; by default ``decoder-N.pkl`` in the same folder.
         vocabulary: Path of the vocabulary; by default ``vocab.pkl`` in the same folder.
     """
-    files = _find_files(path, decoder, vocabulary)
+    folder, name = os.path.split(path)
+    decoder = decoder or os.path.join(folder, name.replace("encoder", "decoder"))
+    vocabulary = vocabulary or os.path.join(folder, "vocab.pkl")
+    for option, file in (("--decoder", decoder), ("--vocabulary", vocabulary)):
+        if file == path or not os.path.isfile(file):
+            raise UserError(f"{path}: {option} FILE is needed: there is no {file}.")
     weights: dict[str, Tensor] = {}
-    for part, content in (("encoder", state), ("decoder", read_foreign_checkpoint(files.decoder))):
+    for part, file, content in (
+        ("encoder", path, state),
+        ("decoder", decoder, read_foreign_checkpoint(decoder)),
+    ):
         for name, x in content.items():
-            if not isinstance(name, str) or not isinstance(x, Tensor):
-                raise UserError(f"{getattr(files, part)}: must hold tensors, but has {name!r}.")
-            if not x.float().isfinite().all():
-                raise UserError(f"{getattr(files, part)}: {name} has NaN or infinite values.")
+            if not isinstance(x, Tensor) or not x.float().isfinite().all():
+                raise UserError(f"{file}: {name} must be a tensor of finite numbers.")
             weights[f"{part}.{name}"] = x.float()
-    by_number, special = read_vocabulary(files.vocabulary, "GLAC Net or of Transtory-XL")
+    by_number, special = read_vocabulary(vocabulary, "GLAC Net or of Transtory-XL")
     notes = [f"{SEPARATOR} and </s> have the logit of <end> each, see the documentation."]
     rows, words = known_words(by_number, notes)
     if SEPARATOR in words:
-        raise UserError(f"{files.vocabulary}: has {SEPARATOR}, which separates sentences here.")
+        raise UserError(f"{vocabulary}: has {SEPARATOR}, which separates sentences here.")
     words.append(SEPARATOR)
-    network = _torchvision_names(weights)
-    # our name -> released name, for messages about files that the user can look into
-    origins = {
-        _rename(name): name
-        for name in weights
-        if not _CONSTANT.match(name) and not name.startswith(_RESNET)
-    }
-    parts = _split({ours: weights[theirs] for ours, theirs in origins.items()}, origins, files)
-    for name in (_EMBEDDING, "decoder.output_proj.weight", "decoder.output_proj.bias"):
-        if name not in parts:
-            raise UserError(
-                f"{files.decoder}: is no decoder of GLAC Net or of Transtory-XL: it has no "
-                f"{'embedding' if name == _EMBEDDING else 'output layer'}."
-            )
-        num_words = len(by_number) + len(special)
-        if len(parts[name]) != num_words:
-            raise UserError(
-                f"{files.vocabulary}: has {num_words} words, but {files.decoder} "
-                f"was trained with {len(parts[name])}: give the vocabulary that it was trained "
-                "with."
-            )
-        parts[name] = _reorder_rows(parts[name], rows, special, is_input=name == _EMBEDDING)
-    # a tensor that is missing or has another shape raises one of many exceptions
+    parts = _rename(weights)
+    num_words = len(by_number) + len(special)
+    # missing tensors, and tensors without dimensions, raise one of many exceptions
     try:
+        for name in (_EMBEDDING, "decoder.output_proj.weight", "decoder.output_proj.bias"):
+            if len(parts[name]) != num_words:
+                raise UserError(
+                    f"{vocabulary}: has {num_words} words, but {decoder} was trained with "
+                    f"{len(parts[name])}: give the vocabulary that it was trained with."
+                )
+            parts[name] = _reorder_rows(parts[name], rows, special, is_input=name == _EMBEDDING)
         arch, options = _infer_options(parts, notes)
+        feature_dim = parts["encoder.pictures.proj.weight"].size(-1)
     except (KeyError, IndexError, ValueError, ZeroDivisionError) as error:
         raise UserError(
-            f"{files.encoder} and {os.path.basename(files.decoder)}: are no model that can be "
-            f"converted: {error} is missing or has another shape."
+            f"{path}, {decoder}: are no model that can be converted: {error} is missing or has "
+            "another shape."
         ) from None
-    feature_dim = parts["encoder.pictures.proj.weight"].size(-1)
-    _check(_build_weights(arch, options, words, feature_dim), parts, origins, files)
+    _check_shapes(_build(arch, options, words, feature_dim), parts, f"{path}, {decoder}", arch)
+    cnn_type, network = _read_resnet(weights, path)
     return ReleasedModel(
         path,
         arch,
@@ -189,7 +161,7 @@ def read_released_visual_stories(
         len(weights),
         "",
         notes,
-        _name_resnet(network, files) if network else "",
+        cnn_type,
         network,
         task="visual_storytelling",
         criterion_name="cross_entropy",
@@ -198,74 +170,59 @@ def read_released_visual_stories(
     )
 
 
-def _find_files(path: str, decoder: Optional[str], vocabulary: Optional[str]) -> _Files:
-    folder, name = os.path.split(path)
-    beside = os.path.join(folder, name.replace("encoder", "decoder"))
-    if decoder is None and (beside == path or not os.path.isfile(beside)):
-        near = sorted(glob.glob(os.path.join(glob.escape(folder), "decoder-*.pkl")))
-        hint = f" (there is {near[0]})" if near else ""
-        raise UserError(
-            f"{path}: --decoder FILE is needed, the decoder that was saved with this encoder: "
-            f"there is none of its name beside it{hint}."
-        )
-    words = os.path.join(folder, "vocab.pkl")
-    if vocabulary is None and not os.path.isfile(words):
-        raise UserError(
-            f"{path}: --vocabulary FILE is needed, the words of the model: there is no {words}."
-        )
-    return _Files(path, decoder or beside, vocabulary or words)
-
-
-def _rename(name: str) -> str:
-    for pattern, ours in _NAMES.items():
-        name = re.sub(pattern, ours, name)
-    return name
-
-
-def _split(
-    weights: Mapping[str, Tensor], origins: dict[str, str], files: _Files
-) -> dict[str, Tensor]:
-    """Split weights that this package stores as several tensors, such as joint queries and keys.
-
-    Args:
-        weights: Weights by the names of this package.
-        origins: Dict from these names to the released names; the new tensors' names are added.
-        files: Paths of the released model's files, for messages.
-    """
+def _rename(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return the weights by this package's names, without the ResNet and tables of positions."""
     parts: dict[str, Tensor] = {}
     for name, x in weights.items():
+        if _CONSTANT.match(name) or name.startswith(_RESNET):
+            continue
+        for pattern, ours in _NAMES.items():
+            name = re.sub(pattern, ours, name)
         if ".dec_attn.qkv_net." in name:
             # Transformer-XL computes queries, keys and values by one matrix
-            _need(x.dim() == 2 and len(x) % 3 == 0, origins[name], files)
             stem = name.replace(".dec_attn.qkv_net.", ".attention.{}.")
-            split = {
-                stem.format("query_proj"): x[: len(x) // 3],
-                stem.format("key_value_proj"): x[len(x) // 3 :],
-            }
+            parts[stem.format("query_proj")] = x[: len(x) // 3]
+            parts[stem.format("key_value_proj")] = x[len(x) // 3 :]
         elif ".pictures.in_proj_" in name:
             # attention to one image has weight 1, so queries and keys have no effect
-            _need(len(x) % 3 == 0, origins[name], files)
-            split = {name.replace("in_proj_", "value_proj."): x[2 * len(x) // 3 :]}
+            parts[name.replace("in_proj_", "value_proj.")] = x[2 * len(x) // 3 :]
         elif name == "decoder.fuse_linear.weight":
             # the released layer reads memory and image side by side; here each has its own matrix
-            _need(x.dim() == 2 and x.size(1) > len(x), origins[name], files)
-            split = {
-                "decoder.memory_fusion.weight": x[:, : len(x)],
-                "decoder.picture_fusion.weight": x[:, len(x) :],
-            }
+            parts["decoder.memory_fusion.weight"] = x[:, : len(x)]
+            parts["decoder.picture_fusion.weight"] = x[:, len(x) :]
         else:
-            split = {name: x}
-        parts.update(split)
-        origins.update(dict.fromkeys(split, origins[name]))
+            parts[name] = x
     for name in [x for x in parts if x.endswith("norm.running_mean")]:
         # PyTorch before 0.4.1 does not count; 100 batches are the inverse of the momentum
         parts.setdefault(name.replace("running_mean", "num_batches"), torch.tensor(100.0))
     return parts
 
 
-def _need(is_so: bool, name: str, files: _Files) -> None:
-    if not is_so:
-        raise UserError(f"{files.locate(name)} has a shape that cannot be converted.")
+def _check_shapes(
+    built: Mapping[str, Tensor], parts: Mapping[str, Tensor], paths: str, arch: str
+) -> None:
+    """Raise UserError if the tensors ``parts`` have other names or shapes than a built model."""
+    expected, shapes = ({name: x.shape for name, x in y.items()} for y in (built, parts))
+    for name in sorted({*expected, *shapes}):
+        if expected.get(name) != shapes.get(name):
+            has, must = (str(list(x[name])) if name in x else "nothing" for x in (shapes, expected))
+            raise UserError(f"{paths}: must have {must} for {name} of {arch}, but have {has}.")
+
+
+def _read_resnet(weights: Mapping[str, Tensor], path: str) -> tuple[str, dict[str, Tensor]]:
+    """Return torchvision's name of the encoder's ResNet, and its weights by torchvision's names."""
+    network = {}
+    for name, x in weights.items():
+        if name.startswith(_RESNET):
+            child, _, rest = name[len(_RESNET) :].partition(".")
+            network[f"{_CHILDREN.get(child, child)}.{rest}"] = x
+    if not network:
+        return "", network
+    blocks = tuple(_count(network, f"layer{stage}.") for stage in range(1, 5))
+    cnn_type = _RESNETS.get((blocks, "layer1.0.conv3.weight" in network))
+    if cnn_type is None:
+        raise UserError(f"{path}: cnn.resnet is none of torchvision's ResNets.")
+    return cnn_type, network
 
 
 def _reorder_rows(
@@ -289,10 +246,7 @@ def _reorder_rows(
 
 
 def _infer_options(weights: Mapping[str, Tensor], notes: list[str]) -> tuple[str, dict[str, Any]]:
-    """Infer ``--arch`` and the model's options from the shapes of the weights.
-
-    ``weights`` have this package's names. Sentences about assumptions are appended to ``notes``.
-    """
+    """Infer ``--arch`` and the model's options from the shapes of the renamed weights."""
 
     def size(name: str, dim: int) -> int:
         return weights[name].size(dim)
@@ -320,19 +274,6 @@ def _infer_options(weights: Mapping[str, Tensor], notes: list[str]) -> tuple[str
             decoder_attention_heads=_HEADS,
             decoder_ffn_dim=size("decoder.layers.0.feed_forward.inner_proj.weight", 0),
         )
-    encoder_layers = _count(weights, "encoder.layers.")
-    if encoder_layers:
-        notes.append(
-            "The layout of the released Transtory-full is not known with certainty; its linear "
-            "layer is taken to have no ReLU after it."
-        )
-        return "transtory_full", {
-            **options,
-            "compat": "released",
-            "encoder_layers": encoder_layers,
-            "encoder_attention_heads": _HEADS,
-            "encoder_ffn_dim": size("encoder.layers.0.feed_forward.inner_proj.weight", 0),
-        }
     options.update(
         encoder_hidden_dim=size("encoder.lstm.lstm.weight_hh_l0", 1),
         encoder_layers=_count(weights, "encoder.lstm.lstm.weight_hh_l"),
@@ -357,17 +298,10 @@ def _count(names: Mapping[str, Any], prefix: str) -> int:
     return len({match[1] for match in map(pattern.match, names) if match})
 
 
-def _build_weights(
+def _build(
     arch: str, options: Mapping[str, Any], words: Sequence[str], feature_dim: int
 ) -> dict[str, Tensor]:
-    """Return the weights of an untrained model of this package with the given options.
-
-    Args:
-        arch: ``--arch`` of the model.
-        options: Options of the model; missing options have their defaults.
-        words: Words of the dictionary, without special symbols.
-        feature_dim: Dimension of the image features.
-    """
+    """Return the state dict of an untrained model with the given options."""
     model = ARCH_MODEL_REGISTRY[arch]
     # fairseq's registry sets __dataclass on the class of a model
     cfg = Namespace(**{**config_defaults(model.__dataclass), **options})
@@ -383,58 +317,3 @@ def _build_weights(
     )
     state = model.build_model(cfg, task).state_dict()
     return {name: x for name, x in state.items() if not name.endswith("_extra_state")}
-
-
-def _check(
-    expected: Mapping[str, Tensor],
-    weights: Mapping[str, Tensor],
-    origins: Mapping[str, str],
-    files: _Files,
-) -> None:
-    """Raise UserError if converted weights have other names or shapes than this package's model.
-
-    Args:
-        expected: Weights of an untrained model of this package.
-        weights: Converted weights by the names of this package.
-        origins: Dict from these names to the released names, for messages.
-        files: Paths of the released model's files, for messages.
-    """
-    for name in sorted({*weights} - {*expected}):
-        raise UserError(f"{files.locate(origins[name])} has no place in our model.")
-    for name in sorted({*expected} - {*weights}):
-        raise UserError(
-            f"{files.encoder} and {os.path.basename(files.decoder)}: have no tensor that becomes "
-            f"{name}."
-        )
-    for name, x in expected.items():
-        if weights[name].shape != x.shape:
-            raise UserError(
-                f"{files.locate(origins[name])} must be {list(x.shape)} here, but is "
-                f"{list(weights[name].shape)}."
-            )
-
-
-def _torchvision_names(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Select the weights of the encoder's ResNet, and return them by torchvision's names."""
-    network = {}
-    for name, x in weights.items():
-        if name.startswith(_RESNET):
-            child, _, rest = name[len(_RESNET) :].partition(".")
-            network[f"{_CHILDREN.get(child, child)}.{rest}"] = x
-    return network
-
-
-def _name_resnet(network: Mapping[str, Tensor], files: _Files) -> str:
-    """Return torchvision's name of a ResNet, such as ``resnet152``, from its numbers of blocks.
-
-    Raise UserError if torchvision has no such ResNet.
-
-    Args:
-        network: Weights of the ResNet by torchvision's names.
-        files: Paths of the released model's files, for messages.
-    """
-    blocks = tuple(_count(network, f"layer{stage}.") for stage in range(1, 5))
-    name = _RESNETS.get((blocks, "layer1.0.conv3.weight" in network))
-    if name is None:
-        raise UserError(f"{files.encoder}: cnn.resnet is none of torchvision's ResNets.")
-    return name
