@@ -27,6 +27,8 @@ def on_loaded_state(state: dict[str, Any], path: str) -> None:
         use_averaged_weights(state, path)
         return
     trainer, has_optimizer = _resuming
+    with contextlib.suppress(KeyError, TypeError):  # fairseq before 0.10 saved no config
+        trainer.restart.arch = state["cfg"]["model"]["_name"]
     add_num_shards(state)
     if has_optimizer and "last_optimizer_state" in state:
         change_precision(trainer, state, path)
@@ -69,6 +71,12 @@ def hook_loaded_states() -> None:
             extra_state = resume(self, filename, *options)
         except Exception as error:
             # fairseq raises an error of its own for weights that do not fit, without the reason
+            arch = self.cfg.model._name
+            if self.restart.arch not in (None, arch) and "load model parameters" in str(error):
+                raise UserError(
+                    f"{filename}: has --arch {self.restart.arch}, but this training has --arch "
+                    f"{arch}: give another --save-dir, or another checkpoint."
+                ) from error
             if isinstance(error.__context__, WeightsError):
                 raise UserError(f"{filename}: {error.__context__}") from None
             raise

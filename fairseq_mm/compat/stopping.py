@@ -160,6 +160,7 @@ class Restart:
         self.reset_optimizer = reset_optimizer
         self.reset_lr_scheduler = reset_lr_scheduler
         self.reset_meters = reset_meters
+        self.arch: Optional[str] = None  # of the checkpoint
 
     def resume(self, trainer: Any, extra_state: dict[str, Any], epochs: Any) -> None:
         """Restore the state of the stopping rules, and end the training if a limit is reached.

@@ -117,6 +117,14 @@ def test_a_cut_checkpoint_is_named_by_every_loader(
     assert message in capsys.readouterr().err
 
 
+def test_a_checkpoint_of_another_architecture_is_named(trained, tmp_path, data, monkeypatch):
+    path = tmp_path / "checkpoint_last.pt"
+    shutil.copy(trained / path.name, path)
+    message = f"{path}: has --arch m_rnn_tiny, but this training has --arch lbl_tiny: give another"
+    with pytest.raises(UserError, match=re.escape(message)):
+        train(monkeypatch, data, tmp_path, "--max-update", "4", "--arch", "lbl_tiny")
+
+
 STARTS = ("--finetune-from-model", "--restore-file")
 
 
