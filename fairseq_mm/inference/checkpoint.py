@@ -487,7 +487,9 @@ class Checkpoint:
             # the options of a damaged or hostile file may have any type
             with named_failures(self.path):
                 cfg = self._model_cfg
-                model = task.build_model(cfg, from_checkpoint=True)
+                # initial weights, which are replaced, use no random numbers of the program
+                with torch.random.fork_rng(devices=[]):
+                    model = task.build_model(cfg, from_checkpoint=True)
                 try:
                     # a copy, because models rename and add entries of older checkpoints in it
                     model.load_state_dict(copy.copy(self.weights), strict=True, model_cfg=cfg)

@@ -168,6 +168,12 @@ def test_a_model_of_a_plugin_without_a_record_names_what_its_author_forgot(story
         checkpoint.build_task()
 
 
+def test_loading_uses_no_random_numbers_of_the_program(story):
+    before = torch.get_rng_state()
+    fairseq_mm.from_pretrained(story, device="cpu")
+    assert torch.equal(torch.get_rng_state(), before)
+
+
 def test_a_given_kind_is_checked(story):
     generator = fairseq_mm.from_pretrained(story, kind="generator", device="cpu")
     assert type(generator).__name__ == "Generator"
