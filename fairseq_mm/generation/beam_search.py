@@ -62,7 +62,6 @@ class BeamSearch(fairseq_search.BeamSearch):
         scores: Optional[Tensor],
         prev_output_tokens: Optional[Tensor] = None,
         original_batch_idxs: Optional[Tensor] = None,
-        candidate_multiple: int = 2,
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Choose the best continuations of the beams of each input.
 
@@ -72,18 +71,14 @@ class BeamSearch(fairseq_search.BeamSearch):
             scores: [B, K, t] sums of log-probabilities up to each token; None at step 0.
             prev_output_tokens: Not used.
             original_batch_idxs: Not used.
-            candidate_multiple: Number of candidates per beam.
 
         Returns:
             Sums of log-probabilities, words, and the continued beams of C candidates for each
                 input, [B, C] each, the best first.
         """
-        number = candidate_multiple * lprobs.size(1)
+        number = 2 * lprobs.size(1)  # as fairseq takes of all beams of an input
         if not _is_faster(lprobs, number):
-            return super().step(
-                *(step, lprobs, scores, prev_output_tokens, original_batch_idxs),
-                candidate_multiple=candidate_multiple,
-            )
+            return super().step(step, lprobs, scores, prev_output_tokens, original_batch_idxs)
         if step == 0:
             # The beams are equal.
             totals, words = top_words(lprobs[:, 0], number)
