@@ -26,10 +26,8 @@ EXTRAS = {
     "eval": ["pycocoevalcap>=1.2"],
     # networks of `extract`
     "timm": ["timm>=1.0.9"],
-    "hf": ["safetensors>=0.4", "transformers>=4.57"],
-    "clip": ["open_clip_torch>=2.24"],
-    # GPL-3.0; `score --metrics mauve`
-    "mauve": ["mauve-text>=0.4", "safetensors>=0.4", "transformers>=4.57"],
+    # metrics of `score` with models
+    "models": ["torchmetrics>=1.8", "transformers>=4.57"],
     "heif": ["pillow-heif>=0.10"],
     "video": ["av>=10"],
     # protobuf: transformers reads T5's sentencepiece model with it

@@ -1,6 +1,4 @@
-"""Tiny models of transformers and open_clip with random weights, as a user's folders and files."""
-
-import json
+"""Tiny models of transformers with random weights, as a user's folders."""
 
 import torch
 
@@ -9,8 +7,7 @@ WORDS = [
     *("men", "brown", "##s", "with", "and"),
 ]
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
-CLIP = "tiny-clip"
-SEED = 9  # cosines of both signs
+SEED = 9
 
 
 def save_bert(folder, transformers, *, layers=3):
@@ -33,44 +30,33 @@ def save_bert(folder, transformers, *, layers=3):
     return folder
 
 
-def save_byte_level(folder, transformers, name):
-    """A RoBERTa or a GPT-2 of 16 dimensions, with byte-level BPE."""
+def save_clip(folder, transformers):
+    """A CLIP of 10 dimensions, with byte-level BPE."""
     from tokenizers import ByteLevelBPETokenizer
 
     folder.mkdir()
-    trained = ByteLevelBPETokenizer()
-    special = ["<s>", "<pad>", "</s>", "<unk>", "<mask>", "<|endoftext|>"]
-    trained.train_from_iterator([" ".join(WORDS)] * 3, vocab_size=290, special_tokens=special)
+    trained = ByteLevelBPETokenizer(end_of_word_suffix="</w>")
+    special = ["<|startoftext|>", "<|endoftext|>"]
+    trained.train_from_iterator([" ".join(WORDS)] * 3, vocab_size=600, special_tokens=special)
     trained.save_model(str(folder))
-    sizes = {"vocab_size": trained.get_vocab_size(), "initializer_range": 0.5}
-    torch.manual_seed(SEED)
-    if name == "Roberta":
-        sizes.update(hidden_size=16, num_hidden_layers=2, num_attention_heads=2)
-        sizes.update(intermediate_size=24, max_position_embeddings=14)
-    else:
-        sizes.update(n_embd=16, n_layer=2, n_head=2, n_positions=12)
-    config = getattr(transformers, f"{name}Config")(**sizes)
-    getattr(transformers, f"{name}Model")(config).save_pretrained(folder)
-    tokenizer = getattr(transformers, f"{name}Tokenizer")
-    files = (str(folder / "vocab.json"), str(folder / "merges.txt"))
-    tokenizer(*files).save_pretrained(folder)
-    return folder
-
-
-def save_clip(folder, open_clip):
-    """A CLIP of 10 dimensions: its config is known to open_clip, its weights are in a file."""
-    folder.mkdir()
-    vision = {"image_size": 32, "layers": 1, "width": 24, "head_width": 12, "patch_size": 16}
-    # open_clip's tokenizer has so many tokens
-    text = {"context_length": 12, "vocab_size": 49408, "width": 8, "heads": 2, "layers": 1}
-    config = {"embed_dim": 10, "vision_cfg": vision, "text_cfg": text}
-    (folder / f"{CLIP}.json").write_text(json.dumps(config))
-    open_clip.add_model_config(folder)
-    torch.manual_seed(SEED)
-    model = open_clip.create_model(CLIP).eval()
+    tokenizer = transformers.CLIPTokenizer(
+        str(folder / "vocab.json"), str(folder / "merges.txt"), model_max_length=16
+    )
+    sizes = {"hidden_size": 24, "intermediate_size": 24, "num_hidden_layers": 1}
+    sizes.update(num_attention_heads=2, projection_dim=10)
+    text = {**sizes, "vocab_size": len(tokenizer), "max_position_embeddings": 16}
+    text.update(eos_token_id=tokenizer.eos_token_id, bos_token_id=tokenizer.bos_token_id)
+    vision = {**sizes, "image_size": 32, "patch_size": 16}
+    config = transformers.CLIPConfig(text_config=text, vision_config=vision, projection_dim=10)
+    torch.manual_seed(4)  # cosines of both signs
+    model = transformers.CLIPModel(config)
     # with the small initial weights, all texts would have nearly the same vector
-    attention = model.transformer.resblocks[0].attn
-    attention.in_proj_weight.data.mul_(10)
-    attention.out_proj.weight.data.mul_(100)
-    torch.save(model.state_dict(), folder / "clip.pt")
-    return folder / "clip.pt"
+    model.text_model.encoder.layers[0].self_attn.v_proj.weight.data.mul_(20)
+    model.text_model.encoder.layers[0].self_attn.out_proj.weight.data.mul_(20)
+    model.text_model.embeddings.token_embedding.weight.data.mul_(20)
+    model.save_pretrained(folder)
+    images = transformers.CLIPImageProcessor(
+        size={"shortest_edge": 32}, crop_size={"height": 32, "width": 32}
+    )
+    transformers.CLIPProcessor(images, tokenizer).save_pretrained(folder)
+    return folder

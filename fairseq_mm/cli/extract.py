@@ -4,9 +4,6 @@
   fairseq-mm extract images.tar --model vgg16 --output data/features.h5
   fairseq-mm extract data.jsonl --model resnet101 --grid --output data/grid.h5
   fairseq-mm extract images/ --model timm:resnet50 --output resnet.h5
-  fairseq-mm extract images/ --model hf:facebook/dinov2-small --output d.h5
-  fairseq-mm extract images/ --model open_clip:ViT-B-32/laion2b_s34b_b79k \\
-      --output clip.h5
   fairseq-mm extract --list-models 'timm:*resnet*'
   fairseq-mm extract videos/ --model resnext101_3d --ids stem \\
       --weights resnext-101-kinetics.pth --output data/features.h5
@@ -19,11 +16,11 @@ OUTPUT.videos.tsv lists frames, frame rate and length of each video.
 
 By default, features are fc7 after its ReLU for AlexNet and VGG, and the last
 feature map averaged over its positions for ResNet, Inception, MobileNet and
-others; with --grid, each position is a vector. Networks of timm, of Hugging Face
-and of open_clip return their library's pooled vector, or with --grid the last map
-or the tokens of the patches. Videos have one vector for each clip of 16 frames:
-the input of the network's classifier. Frames after the last whole clip are left
-out. If a video is shorter than a clip, it is repeated to fill the clip.
+others; with --grid, each position is a vector. Networks of timm return timm's
+pooled vector, or with --grid the last map or the tokens of the patches. Videos
+have one vector for each clip of 16 frames: the input of the network's classifier.
+Frames after the last whole clip are left out. If a video is shorter than a clip,
+it is repeated to fill the clip.
 """
 
 import argparse
@@ -99,20 +96,19 @@ ARGUMENTS: dict[str, Rows] = {
     "network": {
         "--model": (
             "Any classifier of torchvision (alexnet, vgg16, resnet152, inception_v3, "
-            "mobilenet_v2, ...), timm:NAME, hf:NAME[@REVISION] (a vision model of Hugging Face's "
-            "hub, or its folder), or open_clip:NAME[/PRETRAINED]; for videos resnext101_3d, or any "
-            "video classifier of torchvision (r3d_18, r2plus1d_18, s3d, mvit_v2_s, swin3d_t, ...).",
+            "mobilenet_v2, ...) or timm:NAME; for videos resnext101_3d, or any video classifier of "
+            "torchvision (r3d_18, r2plus1d_18, s3d, mvit_v2_s, swin3d_t, ...).",
             {"required": True},
         ),
         "--list-models": (
             "Print the names of models, and nothing else: of torchvision, or those that match a "
-            "pattern such as '*resnet*', 'timm:vit_small*' or 'open_clip:ViT-B*'.",
+            "pattern such as '*resnet*' or 'timm:vit_small*'.",
             {"action": _ListModels, "nargs": "?", "metavar": "PATTERN"},
         ),
         "--weights": (
-            "State dict file (.pth, .safetensors), a name of weights that torchvision, timm or "
-            "open_clip publish, or none (random); default: torchvision's best, timm's default, or "
-            "those of the Hugging Face model, downloaded once.",
+            "State dict file (.pth, .safetensors), a name of weights that torchvision or timm "
+            "publish, or none (random); default: torchvision's best or timm's default, downloaded "
+            "once.",
             {},
         ),
         "--layer": ("Any other layer of a torchvision model, by its node's name.", {}),
@@ -267,10 +263,8 @@ def _list_models(pattern: str) -> list[str]:
         *list_image_models(),
         "for videos:",
         *list_clip_models(),
-        "for images, of other libraries:",
+        "for images, of timm:",
         "timm:NAME (--list-models 'timm:*resnet*' lists those that match)",
-        "hf:OWNER/NAME[@REVISION] of https://huggingface.co/models, or hf:FOLDER",
-        "open_clip:NAME/PRETRAINED (--list-models 'open_clip:*')",
     ]
 
 

@@ -60,6 +60,10 @@ GONE = {
     "demo": "`make demo`, or `python examples/demo/run_demo.py`, in a clone of the repository",
     "gain": "`fairseq-mm score --system FILE --text-only FILE --baseline FILE`",
     "study": "`python examples/human_evaluation/study.py`, in a clone of the repository",
+    "extract --decode-on": "--workers",
+    "hf:": "`--model timm:NAME` (CLIP, SigLIP, DINO, ...)",
+    "open_clip:": "`--model timm:NAME` (CLIP, SigLIP, DINO, ...)",
+    "score --mauve-model": "--metrics bertscore, with --bert-model FOLDER",
 }
 
 # subcommands that look for their checkpoint: `doctor` lists a missing one among other problems,

@@ -10,7 +10,7 @@
   fairseq-mm score a.txt --data data-bin/flickr8k --compare b.txt
   fairseq-mm score --constant --data data-bin/flickr8k
   fairseq-mm score captions.jsonl --metrics clipscore --images photos \\
-      --clip-model open_clip:ViT-B-32-quickgelu/openai
+      --clip-model clip-vit-base-patch32
   fairseq-mm score stories.jsonl --data data-bin/wp --preset wp \\
       --per-item copied.jsonl
   fairseq-mm score vg.jsonl --data data-bin/how2 --preset how2 \\
@@ -70,8 +70,8 @@ sentences that repeat earlier sentences of the story (repeated_*). The output sa
 how many image sequences of the split were scored, and how many images have
 features.
 
-clipscore, refclipscore, bertscore and mauve need a trained model (--clip-model,
---bert-model, --mauve-model). clipscore needs no references: without --data and
+clipscore, refclipscore and bertscore need a trained model (--clip-model,
+--bert-model). clipscore needs no references: without --data and
 --references, captions are scored by the ids in their file.
 """
 

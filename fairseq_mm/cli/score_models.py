@@ -1,23 +1,27 @@
-"""Metrics of ``fairseq-mm score`` that need a trained model: CLIPScore, BERTScore, MAUVE."""
+"""Metrics of ``fairseq-mm score`` that need a trained model: CLIPScore and BERTScore.
+
+The user gives the models as folders of transformers; torchmetrics computes BERTScore. CLIPScore
+(Hessel et al. 2021, section 3) is 2.5 max(cos, 0) of the vectors of an image and of "A photo
+depicts " + caption; RefCLIPScore is its harmonic mean with the largest cosine, at least 0, of the
+caption and a reference. BERTScore (Zhang et al. 2020, section 3): the mean over the tokens of one
+text of the largest cosine with a token of the other text; of several references, the largest value
+counts.
+"""
 
 import argparse
 import os
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import PurePosixPath
-from typing import TYPE_CHECKING, Any, Callable, Optional
+from typing import Any, Callable, Optional
 
 import numpy as np
 
 from fairseq_mm.cli import arguments
 from fairseq_mm.cli.arguments import Rows, flag
 from fairseq_mm.cli.records import list_first
-from fairseq_mm.errors import UserError
-from fairseq_mm.metrics.clip_score import WEIGHT, clip_score, ref_clip_score, with_prompt
-from fairseq_mm.metrics.score_rows import Row, count_label, ratio_row, rows_without, signature
-
-if TYPE_CHECKING:
-    from fairseq_mm.extract.text_encoders import TextEncoder
+from fairseq_mm.errors import UserError, first_line, import_extra
+from fairseq_mm.metrics.score_rows import Row, count_label, ratio_row, signature
 
 CLIP_METRICS = ("clipscore", "refclipscore")
 # metric -> names of its scores
@@ -25,12 +29,22 @@ FIGURES: dict[str, tuple[str, ...]] = {
     "clipscore": ("clipscore",),
     "refclipscore": ("refclipscore",),
     "bertscore": ("bertscore_precision", "bertscore_recall", "bertscore_f1"),
-    "mauve": ("mauve",),
 }
 METRIC_OF_FIGURE = dict.fromkeys(FIGURES["bertscore"], "bertscore")
-# references of so many items are in memory as vectors
-_ITEMS_PER_PART = 256
+WEIGHT = 2.5
+PROMPT = "A photo depicts "
 _NAMED = 3  # ids in a message
+# (type of the model, number of layers) -> layer that correlates best with human judgments,
+# according to table 8 of Zhang et al. 2020 and the package bert-score
+_BEST_LAYERS = {
+    ("bert", 12): 9,
+    ("bert", 24): 18,
+    ("roberta", 12): 10,
+    ("roberta", 24): 17,
+    ("distilbert", 6): 5,
+    ("xlm-roberta", 12): 9,
+    ("xlm-roberta", 24): 17,
+}
 
 # option -> metrics that read it
 _READ_BY = {
@@ -38,38 +52,33 @@ _READ_BY = {
     "clip_model": CLIP_METRICS,
     "bert_model": ("bertscore",),
     "bert_layer": ("bertscore",),
-    "mauve_model": ("mauve",),
     "device": tuple(FIGURES),
 }
-_NEEDED = ("images", "clip_model", "bert_model", "mauve_model")
-_MODEL = {"metavar": "MODEL"}
+_NEEDED = ("images", "clip_model", "bert_model")
 _ARGUMENTS: Rows = {
     "--images": (
         "Folder or .tar of the images, for clipscore and refclipscore; may be given again.",
         {"metavar": "FOLDER", "action": "append"},
     ),
     "--clip-model": (
-        "CLIP model for clipscore and refclipscore: open_clip:NAME/TAG, or open_clip:NAME/FILE "
-        "with a file of its weights, as for extract.",
-        _MODEL,
+        "CLIP model for clipscore and refclipscore: a folder of transformers (save_pretrained).",
+        {"metavar": "FOLDER"},
     ),
     "--bert-model": (
-        "Masked language model for bertscore: a folder of transformers (save_pretrained), or "
-        "OWNER/NAME[@REVISION] of the Hugging Face hub.",
-        _MODEL,
+        "Masked language model for bertscore: a folder of transformers (save_pretrained).",
+        {"metavar": "FOLDER"},
     ),
     "--bert-layer": (
         "Layer for bertscore, from 1 (default: the layer that correlates best with human "
         "judgments, for BERT, RoBERTa, XLM-RoBERTa and DistilBERT; else the last).",
         {"type": arguments.positive, "metavar": "N"},
     ),
-    "--mauve-model": ("Language model for mauve, such as GPT-2: a folder, or a name.", _MODEL),
 }
 
 
 def add_model_arguments(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group(
-        "metrics with models", "Models for --metrics clipscore, refclipscore, bertscore and mauve."
+        "metrics with models", "Models for --metrics clipscore, refclipscore and bertscore."
     )
     arguments.add_rows(group, _ARGUMENTS)
     arguments.add(group, "device")
@@ -83,9 +92,6 @@ def check_model_options(args: argparse.Namespace, metrics: Sequence[str]) -> Non
             raise UserError(f"{flag(option)}: needs --metrics {' or '.join(readers)}.")
         if option in _NEEDED and chosen and getattr(args, option) is None:
             raise UserError(f"--metrics {chosen[0]}: needs {flag(option)}.")
-    for path in args.images or ():
-        if not os.path.exists(path):
-            raise UserError(f"--images {path}: no such folder or file.")
 
 
 class ModelMetrics:
@@ -104,7 +110,7 @@ class ModelMetrics:
         self._ids = ids
         self._show = show
         self._clip: Optional[_ClipScorer] = None
-        self._encoders: dict[str, TextEncoder] = {}
+        self._bert: Optional[_Model] = None
 
     def score(
         self, metric: str, texts: Sequence[str], references: Sequence[Sequence[str]]
@@ -121,215 +127,192 @@ class ModelMetrics:
                 self._clip = _ClipScorer(self._args, self._ids, self._show)
             self._show(metric)
             return [self._clip.score(metric, texts, references)]
-        encoder = self._load_encoder(metric)
-        self._show(metric)
-        if metric == "bertscore":
-            return _bertscore_rows(encoder, texts, references)
-        return [_mauve_row(encoder, texts, references)]
-
-    def _load_encoder(self, metric: str) -> "TextEncoder":
-        from fairseq_mm.extract.text_encoders import TextEncoder
-
-        if metric not in self._encoders:
-            args, is_bert = self._args, metric == "bertscore"
-            option = "bert_model" if is_bert else "mauve_model"
+        if self._bert is None:
             self._show(f"{metric}: load the model")
-            self._encoders[metric] = TextEncoder(
-                getattr(args, option),
-                option=flag(option),
-                kind="masked" if is_bert else "causal",
-                layer=(args.bert_layer or 0) if is_bert else None,
-                device=args.device or "auto",
-                # the limit of mauve-text
-                max_tokens=None if is_bert else 1024,
+            self._bert = _Model(self._args, "bert_model")
+        self._show(metric)
+        return _bertscore_rows(self._bert, self._args.bert_layer, texts, references)
+
+
+class _Model:
+    """Model of transformers and its tokenizer or processor, from a folder of the user."""
+
+    def __init__(self, args: argparse.Namespace, option: str) -> None:
+        from fairseq_mm.extract.extractor import find_device
+        from fairseq_mm.extract.weights import compute_weights_digest, name_some
+
+        self.folder = getattr(args, option)
+        self.where = f"{flag(option)} {self.folder}"
+        is_clip = option == "clip_model"
+        if not is_clip:
+            import_extra("torchmetrics", extra="models", purpose=self.where)
+        transformers: Any = import_extra("transformers", extra="models", purpose=self.where)
+        if not os.path.isdir(self.folder):
+            raise UserError(f"{self.where}: must be a folder of transformers (save_pretrained).")
+        self.device = find_device(args.device or "auto")
+        network_class = transformers.CLIPModel if is_clip else transformers.AutoModel
+        reader = transformers.CLIPProcessor if is_clip else transformers.AutoTokenizer
+        place = {"local_files_only": True, "trust_remote_code": False}
+        verbosity = transformers.logging.get_verbosity()
+        transformers.logging.set_verbosity_error()
+        transformers.logging.disable_progress_bar()
+        try:
+            network, info = network_class.from_pretrained(
+                self.folder, output_loading_info=True, **place
             )
-        return self._encoders[metric]
+            self.reader = reader.from_pretrained(self.folder, **place)
+        except Exception as error:  # transformers raises errors of many classes
+            raise UserError(f"{self.where}: cannot be loaded: {first_line(error)}") from None
+        finally:
+            transformers.logging.set_verbosity(verbosity)
+        # no metric depends on the pooler of a text
+        lacking = sorted(name for name in info["missing_keys"] if "pooler." not in name)
+        if lacking:  # the values would be random
+            raise UserError(f"{self.where}: its weights lack {name_some(lacking)}.")
+        self.network = network.eval().float()
+        needed = [name for name in self.network.state_dict() if "pooler." not in name]
+        self.signature = {
+            "model": os.path.basename(os.path.abspath(self.folder)),
+            "weights": compute_weights_digest(self.network, needed).rpartition(":")[2][:12],
+            "library": f"transformers-{transformers.__version__}",
+        }
+        self.network.to(self.device)
 
 
 class _ClipScorer:
-    """Scorer of texts by a CLIP model; vectors of images and texts are computed only once."""
+    """Scorer of texts by a CLIP model and the images of the items."""
 
     def __init__(
         self, args: argparse.Namespace, ids: Sequence[str], show: Callable[[str], None]
     ) -> None:
-        from fairseq_mm.extract.clip_vectors import ClipVectors
+        from fairseq_mm.extract.images import read_image
         from fairseq_mm.extract.media_list import by_any_key, list_images
 
         # before the model, whose loading takes longer
-        self._files = by_any_key(list_images(args.images, ids="path"))
-        self._ids = ids
-        self._check_images(args.images)
-        show("clipscore: load the model")
-        self._clip = ClipVectors(
-            args.clip_model, option="--clip-model", device=args.device or "auto"
-        )
-        self._show = show
-        self._images = self._embed_images()
-        self._vectors: dict[str, np.ndarray] = {}
-
-    def _find(self, key: str) -> Optional[Any]:
+        files = by_any_key(list_images(args.images, ids="path"))
         # fairseq-mm caption writes paths
-        return self._files.get(key) or self._files.get(PurePosixPath(key).name)
-
-    def _check_images(self, folders: Sequence[str]) -> None:
-        missing = [key for key in self._ids if self._find(key) is None]
-        if len(missing) == len(self._ids):
+        self._files = [files.get(key) or files.get(PurePosixPath(key).name) for key in ids]
+        missing = [key for key, file in zip(ids, self._files) if file is None]
+        if len(missing) == len(ids):
             raise UserError(
-                f"--images {' '.join(folders)}: has none of the {len(missing):,} images, such as "
-                f"{missing[0]!r}."
+                f"--images {' '.join(args.images)}: has none of the {len(missing):,} images, such "
+                f"as {missing[0]!r}."
             )
         _report(missing, "not in --images")
-
-    def _embed_images(self) -> dict[str, np.ndarray]:
-        """Return the vectors of the images that can be read, by id."""
-        vectors: dict[str, np.ndarray] = {}
-        unreadable: list[str] = []
-        files = {key: self._find(key) for key in self._ids}
-        known = [key for key in self._ids if files[key] is not None]
-        size = self._clip.images_per_batch
-        for start in range(0, len(known), size):
-            keys = known[start : start + size]
-            self._show(f"clipscore: images, {start:,} of {len(known):,}")
-            images: list[Any] = [files[key] for key in keys]
-            for key, vector in zip(keys, self._clip.embed_images(images)):
-                if isinstance(vector, UserError):
-                    unreadable.append(f"{key}: {vector}")
-                else:
-                    vectors[key] = vector
+        show("clipscore: load the model")
+        self._model = _Model(args, "clip_model")
+        self._images: list[Optional[Any]] = []
+        unreadable = []
+        for i, (key, file) in enumerate(zip(ids, self._files)):
+            if i % 10 == 0:
+                show(f"clipscore: images, {i:,} of {len(ids):,}")
+            self._images.append(None)
+            try:
+                if file is not None:
+                    self._images[i] = self._embed(images=[read_image(file)])[0]
+            except UserError as error:
+                unreadable.append(f"{key}: {error}")
         _report(unreadable, "unreadable")
-        if not vectors:
-            raise UserError(f"--images: none of the {len(known):,} images can be read.")
-        return vectors
+        if not any(image is not None for image in self._images):
+            raise UserError("--images: none of the images can be read.")
 
-    def _embed_texts(self, texts: Iterable[str]) -> dict[str, np.ndarray]:
-        different = list(dict.fromkeys(texts))
-        return dict(zip(different, self._clip.embed_texts(with_prompt(different))))
+    def _embed(self, **inputs: Any) -> Any:
+        """Return vectors ``[N, D]`` of unit length of images or texts."""
+        import torch
+
+        if "text" in inputs:
+            inputs.update(padding=True, truncation=True)
+        with torch.inference_mode():
+            network = self._model.network
+            batch = self._model.reader(**inputs, return_tensors="pt").to(self._model.device)
+            embed = network.get_text_features if "text" in inputs else network.get_image_features
+            vectors = embed(**batch)
+            vectors = getattr(vectors, "pooler_output", vectors)  # an output of transformers 5
+            return torch.nn.functional.normalize(vectors.float(), dim=1)
 
     def score(self, metric: str, texts: Sequence[str], references: Sequence[Sequence[str]]) -> Row:
-        new = [text for text in texts if text not in self._vectors]
-        if new:
-            self._vectors.update(self._embed_texts(new))
+        has_references = metric == "refclipscore"
         values: list[Optional[float]] = []
-        for start in range(0, len(texts), _ITEMS_PER_PART):
-            part = slice(start, start + _ITEMS_PER_PART)
-            values += self._score_part(metric, self._ids[part], texts[part], references[part])
+        for i, (text, image) in enumerate(zip(texts, self._images)):
+            if image is None or not text.strip():
+                # the model would score the words of the prompt
+                values.append(None if image is None else 0.0)
+                continue
+            captions = [text, *(references[i] if has_references else ())]
+            caption, *others = self._embed(text=[PROMPT + text for text in captions])
+            value = WEIGHT * max(float(caption @ image), 0.0)
+            if has_references:
+                best = max(0.0, *(float(caption @ other) for other in others))
+                value = 2 * value * best / (value + best) if value + best else 0.0
+            values.append(value)
+        lacking = values.count(None)
         sign = signature(
             metric,
-            refs=count_label(references) if metric == "refclipscore" else None,
+            refs=count_label(references) if has_references else None,
             w=WEIGHT,
             prompt="A-photo-depicts",
-            best="of-refs" if metric == "refclipscore" else None,
-            **_sign_model(self._clip.identity),
+            best="of-refs" if has_references else None,
+            **self._model.signature,
         )
         notes = _note_empty(texts)
-        lacking = values.count(None)
         if lacking:
             notes.append(f"{lacking} without an image left out")
         # items without an image count 0, since the comparison of two systems needs equal items
         sums = np.array([[value or 0.0, value is not None] for value in values], dtype=float)
         scored = len(values) - lacking
-        note = "; ".join(notes)
-        return ratio_row(metric, sums, sign, note, scored=scored, per_item=values)
-
-    def _score_part(
-        self,
-        metric: str,
-        ids: Sequence[str],
-        texts: Sequence[str],
-        references: Sequence[Sequence[str]],
-    ) -> list[Optional[float]]:
-        vectors: dict[str, np.ndarray] = {}
-        if metric == "refclipscore":
-            vectors = self._embed_texts(text for item_texts in references for text in item_texts)
-        values: list[Optional[float]] = []
-        for i, (key, text) in enumerate(zip(ids, texts)):
-            image = self._images.get(key)
-            if image is None:
-                values.append(None)
-                continue
-            # the model would score the words of the prompt
-            value = clip_score(self._vectors[text], image) if text.strip() else 0.0
-            if metric == "refclipscore":
-                rows = np.stack([vectors[reference] for reference in references[i]])
-                value = ref_clip_score(value, self._vectors[text], rows)
-            values.append(value)
-        return values
+        return ratio_row(metric, sums, sign, "; ".join(notes), scored=scored, per_item=values)
 
 
 def _bertscore_rows(
-    encoder: "TextEncoder", texts: Sequence[str], references: Sequence[Sequence[str]]
+    model: _Model,
+    layer: Optional[int],
+    texts: Sequence[str],
+    references: Sequence[Sequence[str]],
 ) -> list[Row]:
-    from fairseq_mm.metrics.bert_score import TokenVectors, bert_scores
+    from torchmetrics.functional.text.bert import bert_score
 
-    edges = encoder.edge_tokens
-
-    def encode(different: Sequence[str]) -> list[TokenVectors]:
-        tokens: dict[int, TokenVectors] = {}
-        for i, (hidden, indices) in encoder.encode(different):
-            vectors = hidden / np.linalg.norm(hidden, axis=1, keepdims=True)
-            tokens[i] = TokenVectors(vectors, ~np.isin(indices, edges))
-        none = TokenVectors(np.zeros((0, 1), np.float32), np.zeros(0, dtype=bool))
-        return [tokens.get(i, none) for i in range(len(different))]
-
-    scores = bert_scores(encode, texts, references)
+    config = model.network.config
+    count = config.num_hidden_layers
+    layer = layer or _BEST_LAYERS.get((config.model_type, count), count)
+    if layer > count:
+        raise UserError(f"{model.where}: has the layers 1 to {count}, but not {layer}.")
+    # RoBERTa counts positions from the index after padding
+    padding = getattr(getattr(model.network, "embeddings", None), "padding_idx", None)
+    positions = getattr(config, "max_position_embeddings", 512)
+    positions -= padding + 1 if padding and config.model_type != "bert" else 0
+    limit = min(positions, model.reader.model_max_length)
+    scores = np.zeros((len(texts), 3))
+    for i, text in enumerate(texts):
+        others = [reference for reference in references[i] if reference.strip()]
+        if text.strip() and others:  # a text without words has no score
+            # one item a call: torchmetrics 1.9 sorts the texts by length, and puts more than two
+            # back in a wrong order, which does not matter to the largest values of one item
+            result = bert_score(
+                [text],
+                [others],
+                model=model.network,
+                user_tokenizer=model.reader,
+                num_layers=layer,
+                device=model.device,
+                max_length=limit,
+                truncation=True,
+            )
+            scores[i] = [result[name].item() for name in ("precision", "recall", "f1")]
     rows = []
     for column, name in enumerate(FIGURES["bertscore"]):
         sign = signature(
             name,
             refs=count_label(references),
             best="of-refs" if any(len(item_texts) > 1 for item_texts in references) else None,
-            layer=encoder.layer,
+            layer=layer,
             idf="no",
             rescaled="no",
-            space="before" if encoder.adds_space else None,
-            **_sign_model(encoder.identity),
+            **model.signature,
         )
         values = scores[:, column].tolist()
         sums = np.stack([scores[:, column], np.ones(len(scores))], axis=1)
         rows.append(ratio_row(name, sums, sign, "; ".join(_note_empty(texts)), per_item=values))
     return rows
-
-
-def _mauve_row(
-    encoder: "TextEncoder", texts: Sequence[str], references: Sequence[Sequence[str]]
-) -> Row:
-    from fairseq_mm.extract.library_networks import describe_library
-    from fairseq_mm.metrics.mauve_score import SCALING, SEED, count_buckets, mauve_score
-
-    # one text of people for each item, as many as the system's
-    written = [item_texts[0] for item_texts in references]
-    people, system = (_last_vectors(encoder, part) for part in (written, texts))
-    facts: dict[str, object] = {
-        "of": f"{len(people)}-and-{len(system)}-texts",
-        "buckets": count_buckets(len(people), len(system)),
-        "scaling": SCALING,
-        "seed": SEED,
-        **_sign_model(encoder.identity),
-    }
-    notes = []
-    for part, vectors, owner in ((texts, system, ""), (written, people, " of people")):
-        if len(vectors) < len(part):
-            notes.append(f"{len(part) - len(vectors)} empty texts{owner} left out")
-    try:
-        value = mauve_score(people, system)
-    except UserError as error:
-        return rows_without({"mauve": signature("mauve", **facts)}, str(error))[0]
-    sign = signature("mauve", **facts, by=describe_library("mauve-text").replace(" ", "-"))
-    return Row("mauve", value, sign, len(system), "; ".join(notes))
-
-
-def _last_vectors(encoder: "TextEncoder", texts: Sequence[str]) -> np.ndarray:
-    """Return the hidden state of the last token of each text that has tokens, ``[N, D]``."""
-    vectors = {i: hidden[-1] for i, (hidden, _) in encoder.encode(texts)}
-    return np.stack([vectors[i] for i in sorted(vectors)]) if vectors else np.zeros((0, 1))
-
-
-def _sign_model(identity: dict[str, str]) -> dict[str, str]:
-    return {
-        "model": identity["model"],
-        "weights": identity["digest"][:12],
-        "library": identity["library"].replace(" ", "-"),
-    }
 
 
 def _note_empty(texts: Sequence[str]) -> list[str]:

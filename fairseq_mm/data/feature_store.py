@@ -42,7 +42,7 @@ Progress = Callable[[Iterable[str]], Iterable[str]]
 EXTRACTOR_ATTRIBUTES = (
     *("extractor", "weights", "layer", "grid", "preprocessing"),
     *("frame_rate", "stride"),  # only videos have these
-    "weights_digest",  # only networks of timm, transformers and open_clip have one
+    "weights_digest",  # only networks of timm have one
     "decoder",  # only if Pillow did not decode the images
 )
 # attributes that describe the extractor further, and may differ between features that fit together:

@@ -115,7 +115,7 @@ class Backbone(NamedTuple):
             ``[B, N, D]``, or clips ``[B, 3, frames, height, width]`` to features ``[B, D]``.
         model: Name of the model.
         weights: Text that identifies the weights: SHA-256 of the file, ``torchvision:NAME``,
-            ``open_clip:TAG``, ``timm:TAG``, ``hf:REVISION``, or ``none:SEED`` for random weights.
+            ``timm:TAG``, or ``none:SEED`` for random weights.
         layer: Name of the layer.
         grid: True if the network returns one feature vector per position.
         preprocessing: Preprocessing that the weights were trained with.
@@ -123,8 +123,6 @@ class Backbone(NamedTuple):
             networks of this package and of torchvision.
         library: Name and version of the library of the network, such as ``timm 1.0.31``; empty for
             networks of this package and of torchvision.
-        config: Config of a network of transformers as JSON, which replaces the model's folder when
-            the network is built again; empty for other networks.
     """
 
     network: nn.Module
@@ -135,7 +133,6 @@ class Backbone(NamedTuple):
     preprocessing: Preprocessing
     digest: str = ""
     library: str = ""
-    config: str = ""
 
 
 class LayerRows(nn.Module):

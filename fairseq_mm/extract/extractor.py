@@ -144,7 +144,6 @@ class Extractor:
         of_library = {
             "weights_digest": backbone.digest,
             "library": backbone.library,
-            "network_config": backbone.config,
         }
         self.identity.update((name, value) for name, value in of_library.items() if value)
         if isinstance(preprocessing, ClipPreprocessing):
@@ -499,7 +498,6 @@ def build_extractor_from_identity(
     options: dict[str, Any] = {
         "grid": bool(identity["grid"]),
         "layer": str(identity["layer"]),
-        "config": str(identity.get("network_config", "")),
     }
     # not build_backbone: families with a single layer refuse these options, although the identity
     # has the layer's name

@@ -15,10 +15,6 @@ from fairseq_mm.extract.backbones import (
     list_clip_models,
     list_image_models,
 )
-from fairseq_mm.extract.hf_backbones import PREFIX as HF
-from fairseq_mm.extract.hf_backbones import build_hf
-from fairseq_mm.extract.open_clip_backbones import PREFIX as OPEN_CLIP
-from fairseq_mm.extract.open_clip_backbones import build_open_clip
 from fairseq_mm.extract.timm_backbones import PREFIX as TIMM
 from fairseq_mm.extract.timm_backbones import build_timm
 
@@ -43,11 +39,9 @@ class Family(NamedTuple):
     build: Callable[..., Backbone]
 
 
-# first those that are known by their prefix: listing the names of the others imports torchvision
+# first the one that is known by its prefix: listing the names of the others imports torchvision
 FAMILIES = (
-    Family("images", lambda model: model.startswith(OPEN_CLIP), ("grid",), build_open_clip),
     Family("images", lambda model: model.startswith(TIMM), ("grid",), build_timm),
-    Family("images", lambda model: model.startswith(HF), ("grid", "config"), build_hf),
     Family(
         "images",
         lambda model: model in list_image_models(),
@@ -58,10 +52,6 @@ FAMILIES = (
 )
 
 
-PREFIXES = (TIMM, HF, OPEN_CLIP)
-SPELLINGS = ("timm:NAME", "hf:NAME", "open_clip:NAME[/PRETRAINED]")
-
-
 def find_family(model: str) -> Family:
     """Return the family of a model.
 
@@ -70,18 +60,11 @@ def find_family(model: str) -> Family:
     for family in FAMILIES:
         if family.has(model):
             return family
-    library, colon, name = model.partition(":")
-    if colon:
-        near = difflib.get_close_matches(f"{library}:", PREFIXES, n=1, cutoff=0.3)
-        hint = f" Did you mean {near[0]}{name}?" if near else ""
-        raise UserError(
-            f"--model {model}: there is no library {library!r}, but {', '.join(SPELLINGS)}.{hint}"
-        )
     names = [*list_image_models(), *list_clip_models()]
     near = difflib.get_close_matches(model, names, n=4, cutoff=0.5) or ["resnet50", "vgg16"]
     raise UserError(
         f"--model {model}: torchvision {torchvision.__version__} has no such model. Near: "
-        f"{', '.join(near)}. (Other libraries: {', '.join(SPELLINGS)}.)"
+        f"{', '.join(near)}. (Networks of timm: {TIMM}NAME.)"
     )
 
 
@@ -90,24 +73,13 @@ def list_models(pattern: str) -> list[str]:
 
     Args:
         pattern: Shell pattern, such as ``*resnet*`` or ``timm:vit_small*``; without wildcards, part
-            of a name. Names of timm and open_clip match only if the pattern begins with the prefix
-            of the library.
+            of a name. Names of timm match only if the pattern begins with ``timm:``.
     """
     names = []
     if pattern.startswith(TIMM):
         timm = import_extra("timm", extra="timm", purpose=f"--list-models {pattern}")
         published = timm.list_pretrained()
         names = [TIMM + name for name in dict.fromkeys([*timm.list_models(), *published])]
-    elif pattern.startswith(OPEN_CLIP):
-        open_clip = import_extra("open_clip", extra="clip", purpose=f"--list-models {pattern}")
-        pairs = open_clip.list_pretrained()
-        names = [OPEN_CLIP + name for name in open_clip.list_models()]
-        names += [f"{OPEN_CLIP}{name}/{tag}" for name, tag in pairs]
-    elif pattern.startswith(HF):
-        raise UserError(
-            f"--list-models {pattern}: the models of Hugging Face are on its hub "
-            "(https://huggingface.co/models), and in your folders: hf:FOLDER."
-        )
     else:
         names = [*list_image_models(), *list_clip_models()]
     if not set(pattern) & set("*?["):
@@ -124,22 +96,18 @@ def build_backbone(
     layer: Optional[str] = None,
     grid: bool = False,
     seed: int = 0,
-    config: str = "",
 ) -> Backbone:
     """Build a network of any family.
 
     Args:
         model: Name of a model of torchvision (for images or videos), ``resnext101_3d``,
-            ``timm:NAME``, ``hf:NAME``, or ``open_clip:NAME[/PRETRAINED]``.
+            or ``timm:NAME``.
         weights: State dict file, name of published weights (downloaded once), or ``none`` for
-            random weights. None for the default weights of torchvision and timm, or for the weights
-            that the name of an ``hf:`` or ``open_clip:`` model includes.
+            random weights. None for the default weights of torchvision and timm.
         layer: Name of a layer of a torchvision network for images; None for the model's default
             layer.
         grid: Return one feature vector per position of a grid.
         seed: Seed of random weights.
-        config: Config of a network of transformers, as a feature store records it; empty to read
-            the config of the model's folder.
     """
     family = find_family(model)
     layers: dict[str, Any] = {"layer": layer, "grid": grid}
@@ -147,8 +115,7 @@ def build_backbone(
         refuse_options(model, "images", {f"--{name}": value for name, value in layers.items()})
     elif layer is not None and "layer" not in family.choices:
         raise UserError(f"--layer: is for models of torchvision; {model} has --grid or not.")
-    options = {**layers, "config": config}
-    choices = {name: options[name] for name in family.choices}
+    choices = {name: layers[name] for name in family.choices}
     return family.build(model, weights=weights, seed=seed, **choices)
 
 

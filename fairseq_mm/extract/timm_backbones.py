@@ -7,8 +7,12 @@ are the positions of ``forward_features``: the last feature map, or the patch to
 and register tokens.
 """
 
+import contextlib
 import difflib
+import logging
 import math
+import warnings
+from collections.abc import Iterator
 from types import ModuleType
 from typing import Any, Optional
 
@@ -17,39 +21,58 @@ from torch import Tensor, nn
 from fairseq_mm.data.input_files import compute_sha256
 from fairseq_mm.errors import UserError, first_line, import_extra
 from fairseq_mm.extract.backbones import Backbone
-from fairseq_mm.extract.library_networks import (
-    LibraryRows,
-    cached_if_offline,
-    check_preprocessing,
-    compute_weights_digest,
-    describe_hub_error,
-    describe_library,
-    fold_norms,
-    quiet,
-)
 from fairseq_mm.extract.preprocessing import INTERPOLATIONS, Preprocessing
-from fairseq_mm.extract.weights import RANDOM, is_file, load_state_dict, read_state_dict, seeded
+from fairseq_mm.extract.weights import (
+    RANDOM,
+    compute_weights_digest,
+    is_file,
+    load_state_dict,
+    read_state_dict,
+    seeded,
+)
 
 PREFIX = "timm:"
 POOLED_LAYER, GRID_LAYER = "pre_logits", "forward_features"
 DEFAULT = "DEFAULT"
 
 
-class TimmRows(LibraryRows):
-    """Network of timm that returns feature vectors."""
+class TimmRows(nn.Module):
+    """Network of timm that returns feature vectors.
+
+    Args:
+        network: Network of timm.
+        model: Name of the model, for messages.
+        grid: Return one vector per position of a grid instead of the pooled vector.
+    """
 
     def __init__(self, network: nn.Module, model: str, *, grid: bool) -> None:
-        super().__init__(network, model, grid=grid)
+        super().__init__()
+        self.network: Any = network
+        self.model = model
+        self.grid = grid
         # tokens before the patches: class, distillation and register tokens
         self.num_prefix_tokens = getattr(
             network, "num_prefix_tokens", int(hasattr(network, "cls_token"))
         )
 
-    def _get_pooled(self, images: Tensor) -> Any:
-        return self.network.forward_head(self.network.forward_features(images), pre_logits=True)
+    def forward(self, images: Tensor) -> Tensor:
+        """Compute the N feature vectors of each image; N is 1 without ``grid``.
 
-    def _get_grid(self, images: Tensor) -> Optional[Tensor]:
+        Args:
+            images: ``[B, 3, height, width]``, normalised.
+
+        Returns:
+            rows: ``[B, N, D]`` float32.
+        """
         features = self.network.forward_features(images)
+        if self.grid:
+            return self._get_grid(features, images).float()
+        pooled = self.network.forward_head(features, pre_logits=True)
+        if not isinstance(pooled, Tensor) or pooled.dim() != 2 or len(pooled) != len(images):
+            raise UserError(f"--model {self.model}: has no pooled output; use --grid.")
+        return pooled.float()[:, None]  # [B, 1, D]
+
+    def _get_grid(self, features: Any, images: Tensor) -> Tensor:
         num_dims = features.dim() if isinstance(features, Tensor) else 0
         if num_dims == 4:
             is_channels_last = features.shape[3] == self.network.num_features != features.shape[1]
@@ -63,7 +86,7 @@ class TimmRows(LibraryRows):
             is_square = math.isqrt(num_tokens) ** 2 == num_tokens
             if num_tokens and (height != width or is_square):
                 return tokens
-        return None
+        raise UserError(f"--grid: {self.model} has neither a feature map nor tokens of patches.")
 
 
 def build_timm(
@@ -82,31 +105,52 @@ def build_timm(
     has_name = weights not in (None, DEFAULT, RANDOM) and not is_file(str(weights))
     name, tag = _resolve_name(timm, model, str(weights) if has_name else "")
     full_name = f"{name}.{tag}" if tag else name
-    if has_name or weights in (None, DEFAULT):
-        network = _create_published(timm, model, full_name)
-        recorded = f"timm:{tag or DEFAULT}"
-    else:
-        with quiet(), seeded(seed):
-            network = _create(timm, model, full_name, pretrained=False)
-        recorded = f"{RANDOM}:{seed}"
-    needed = _get_needed(network)
-    if weights != RANDOM and not recorded.startswith("timm:"):
+    is_published = has_name or weights in (None, DEFAULT)
+    if is_published and not timm.is_model_pretrained(full_name):
+        raise UserError(
+            f"--model {model}: timm publishes no weights for it. Give --weights FILE, or {RANDOM} "
+            "for random ones."
+        )
+    try:
+        with _quiet(), seeded(seed):
+            network = timm.create_model(full_name, pretrained=is_published).eval().float()
+    except Exception as error:  # the hub client raises errors of many classes if it is offline
+        problem = "its weights cannot be downloaded or loaded" if is_published else "fails"
+        raise UserError(
+            f"--model {model}: {problem} ({first_line(error)}). Weights of another machine can be "
+            "given: --weights FILE"
+        ) from None
+    recorded = f"timm:{tag or DEFAULT}" if is_published else f"{RANDOM}:{seed}"
+    classifiers = network.pretrained_cfg.get("classifier") or ()
+    classifiers = (classifiers,) if isinstance(classifiers, str) else tuple(classifiers)
+    prefixes = tuple(f"{name}." for name in classifiers)
+    needed = [name for name in network.state_dict() if not name.startswith(prefixes)]
+    if not is_published and weights != RANDOM:
         load_state_dict(network, read_state_dict(str(weights)), needed=needed, origin=str(weights))
         recorded = compute_sha256(str(weights))
-    digest = compute_weights_digest(network, needed)
-    preprocessing = _get_preprocessing(timm, network, model)
-    rows = TimmRows(network, model, grid=grid).eval()
-    fold_norms(rows, side=preprocessing.size)  # after the digest is computed, of the given weights
     return Backbone(
-        rows,
+        TimmRows(network, model, grid=grid).eval(),
         PREFIX + full_name,
         recorded,
         GRID_LAYER if grid else POOLED_LAYER,
         grid,
-        preprocessing,
-        digest=digest,
-        library=describe_library("timm"),
+        _get_preprocessing(timm, network, model),
+        digest=compute_weights_digest(network, needed),
+        library=f"timm {timm.__version__}",
     )
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Silence timm inside the context; it logs each retry of a download."""
+    level = logging.root.manager.disable
+    logging.disable(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(level)
 
 
 def _resolve_name(timm: ModuleType, model: str, weights_tag: str) -> tuple[str, str]:
@@ -120,7 +164,7 @@ def _resolve_name(timm: ModuleType, model: str, weights_tag: str) -> tuple[str, 
         near = difflib.get_close_matches(name, timm.list_models(), n=4, cutoff=0.4)
         hint = f" Near: {', '.join(near)}." if near else ""
         raise UserError(
-            f"--model {model}: {describe_library('timm')} has no such model.{hint} (fairseq-mm "
+            f"--model {model}: timm {timm.__version__} has no such model.{hint} (fairseq-mm "
             f"extract --list-models '{PREFIX}*resnet*' lists models.)"
         )
     if tag and weights_tag and tag != weights_tag:
@@ -138,38 +182,8 @@ def _resolve_name(timm: ModuleType, model: str, weights_tag: str) -> tuple[str, 
     return name, (config.tag if config is not None else tag) or ""
 
 
-def _create(timm: ModuleType, model: str, full_name: str, *, pretrained: bool) -> Any:
-    try:
-        return timm.create_model(full_name, pretrained=pretrained).eval().float()
-    except Exception as error:  # the hub client raises errors of many classes if it is offline
-        if not pretrained:
-            raise UserError(f"--model {model}: cannot be built: {first_line(error)}") from None
-        raise UserError(
-            f"--model {model}: its weights cannot be downloaded or loaded "
-            f"({describe_hub_error(error)}). Get the file on another machine and give it: "
-            "--weights FILE"
-        ) from None
-
-
-def _create_published(timm: ModuleType, model: str, full_name: str) -> Any:
-    if not timm.is_model_pretrained(full_name):
-        raise UserError(
-            f"--model {model}: timm publishes no weights for it. Give --weights FILE, or {RANDOM} "
-            "for random ones."
-        )
-    with quiet(), cached_if_offline():
-        return _create(timm, model, full_name, pretrained=True)
-
-
-def _get_needed(network: Any) -> list[str]:
-    """Return the names of a network's tensors, without the tensors of its classifiers."""
-    classifiers = network.pretrained_cfg.get("classifier") or ()
-    classifiers = (classifiers,) if isinstance(classifiers, str) else tuple(classifiers)
-    prefixes = tuple(f"{name}." for name in classifiers)
-    return [name for name in network.state_dict() if not name.startswith(prefixes)]
-
-
 def _get_preprocessing(timm: Any, network: nn.Module, model: str) -> Preprocessing:
+    """Return the options of the transform that timm creates for a network in evaluation."""
     config = timm.data.resolve_model_data_config(network)
     channels, height, width = config["input_size"]
     interpolation, mode = config["interpolation"], config["crop_mode"]
@@ -185,7 +199,7 @@ def _get_preprocessing(timm: Any, network: nn.Module, model: str) -> Preprocessi
         )
     resize_size = math.floor(height / config["crop_pct"])
     squashes = mode == "squash"
-    preprocessing = Preprocessing(
+    return Preprocessing(
         resize="squash" if squashes else "short",
         resize_size=resize_size,
         # the crop of an image that has its size already would change nothing
@@ -195,6 +209,3 @@ def _get_preprocessing(timm: Any, network: nn.Module, model: str) -> Preprocessi
         mean=tuple(config["mean"]),
         std=tuple(config["std"]),
     )
-    transform = timm.data.create_transform(**config, is_training=False)
-    check_preprocessing(preprocessing, transform, f"--model {model}: its preprocessing")
-    return preprocessing

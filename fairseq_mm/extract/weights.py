@@ -7,6 +7,7 @@ tensors that the extracted layer depends on; a classifier may be missing or have
 """
 
 import contextlib
+import hashlib
 import os
 import re
 from collections.abc import Collection, Iterator, Sequence
@@ -23,7 +24,7 @@ MAX_NAMED = 4
 RANDOM = "none"
 SUFFIXES = (".pt", ".pth", ".bin", ".safetensors")
 # libraries that fetch weights by their name
-PUBLISHERS = ("torchvision", "open_clip", "timm", "hf")
+PUBLISHERS = ("torchvision", "timm")
 # the DenseNet files of torchvision have the names from before 2017 (norm.1 instead of norm1)
 _OLD_DENSENET = re.compile(r"^(.*denselayer\d+\.(?:norm|relu|conv))\.([12]\.\w+)$")
 
@@ -76,7 +77,7 @@ def recorded_weights(model: str, recorded: str, weights_file: Optional[str]) -> 
     Args:
         model: Name of the model, for messages.
         recorded: SHA-256 of a file, ``none:SEED``, or the name of published weights:
-            ``torchvision:NAME``, ``open_clip:TAG``, ``timm:TAG`` or ``hf:REVISION``.
+            ``torchvision:NAME`` or ``timm:TAG``.
         weights_file: Path of the file; required if ``recorded`` is a SHA-256.
     """
     source, _, name = recorded.partition(":")
@@ -117,7 +118,7 @@ def read_state_dict(path: str) -> dict[str, Tensor]:
 
 
 def _read_safetensors(path: str) -> dict[str, Tensor]:
-    safetensors = import_extra("safetensors.torch", extra="hf", purpose=f"the file {path}")
+    safetensors = import_extra("safetensors.torch", extra="timm", purpose=f"the file {path}")
     try:
         return safetensors.load_file(path)
     except Exception as error:
@@ -171,6 +172,26 @@ def check_finite(model: nn.Module, *, needed: Collection[str], origin: str) -> N
     broken = [name for name in needed if not bool(torch.isfinite(own[name]).all())]
     if broken:
         raise UserError(f"{origin}: has NaN or infinite values in {name_some(broken)}.")
+
+
+def compute_weights_digest(network: nn.Module, needed: Collection[str]) -> str:
+    """Compute a SHA-256 of the values of a network's weights.
+
+    The digest does not depend on the names and the order of the tensors, which change between
+    versions of a library, or on the format and the dtype of the file with the weights.
+
+    Args:
+        network: Network with float32 weights.
+        needed: Names of the tensors that the features depend on.
+    """
+    digests = []
+    for name, tensor in network.state_dict().items():
+        # counts of training steps, which not every file has
+        if name in needed and tensor.is_floating_point():
+            values = tensor.detach().contiguous().numpy()
+            shape = ",".join(map(str, values.shape)).encode()
+            digests.append(hashlib.sha256(shape + b"|" + values.tobytes()).digest())
+    return hashlib.sha256(b"".join(sorted(digests))).hexdigest()
 
 
 def name_some(names: Sequence[str]) -> str:

@@ -15,7 +15,7 @@ from fairseq_mm.extract.identity import (
 from fairseq_mm.extract.weights import SUFFIXES, is_digest
 
 # library of an extractor's network, as it is recorded -> extra that installs it
-LIBRARY_EXTRAS = {"timm": "timm", "transformers": "hf", "open_clip_torch": "clip"}
+LIBRARY_EXTRAS = {"timm": "timm"}
 # what `fairseq-mm embed` records as the extractor of its vectors
 VECTORS_EXTRACTOR = "fairseq-mm embed"
 

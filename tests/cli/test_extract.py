@@ -86,7 +86,7 @@ def test_models_are_listed_without_images_and_output(capsys):
     assert extract("--list-models") == 0
     lines = capsys.readouterr().out.splitlines()
     assert {"resnet50", "resnext101_3d"} < set(lines)
-    assert any(line.startswith("hf:") for line in lines)
+    assert any(line.startswith("timm:") for line in lines)
     assert len(lines) < 200  # timm has a thousand models
     assert extract("--list-models", "mnasnet?_5") == 0
     assert capsys.readouterr().out == "mnasnet0_5\n"

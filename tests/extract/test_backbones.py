@@ -185,7 +185,7 @@ def test_fetched_weights_are_read_with_weights_only(monkeypatch, tmp_path):
     assert torch.equal(download_weights(entry)["weight"], torch.ones(2))
     # a file that lies there already is not fetched, and so not compared with its digest
     torch.save({"weight": subprocess.Popen}, tmp_path / "home/hub/checkpoints" / file.name)
-    with pytest.raises(UserError, match=rf"{file.name}: is no state dict file that can be loaded"):
+    with pytest.raises(UserError, match=rf"{file.name}: cannot be loaded safely"):
         download_weights(entry)
 
 

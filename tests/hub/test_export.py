@@ -211,15 +211,14 @@ def test_the_card_says_what_is_known(checkpoint, tmp_path):
 
 
 def test_the_extractor_and_the_extra_of_its_library_are_in_the_folder(checkpoint, tmp_path):
-    extractor = {"extractor": "hf:x", "library": "transformers 5.0", "network_config": "{}"}
+    extractor = {"extractor": "timm:x", "library": "timm 1.0"}
     extractor["weights"] = "x"
     path = change_checkpoint(checkpoint, tmp_path / "a.pt", provenance={"extractor": extractor})
     export_checkpoint(Checkpoint.open(path), str(tmp_path / "out"))
     assert Checkpoint.open(tmp_path / "out").extractor == extractor
     card = (tmp_path / "out" / "README.md").read_text()
-    assert "pip install 'fairseq-mm[fairseq,hub,hf]'" in card
-    assert "transformers 5.0" in card
-    assert "network_config" not in card
+    assert "pip install 'fairseq-mm[fairseq,hub,timm]'" in card
+    assert "timm 1.0" in card
     # two rows, not of the same name
     assert "| number of weights | " in card
     assert "| weights of the extractor | `x` |" in card

@@ -342,7 +342,7 @@ def test_the_root_of_zero_has_a_finite_gradient():
 @pytest.mark.parametrize(
     ("attributes", "arguments", "message"),
     [
-        ({"extractor": "open_clip:ViT-B-32"}, (), "features are from open_clip:ViT-B-32"),
+        ({"extractor": "timm:vit_tiny"}, (), "features are from timm:vit_tiny"),
         ({"extractor": "r3d_18"}, (), "features are from r3d_18"),
         ({"weights": "f" * 64}, (), r"network\.pt: must have the SHA-256 ffffffffffff"),
         (
