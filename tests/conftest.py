@@ -54,14 +54,12 @@ def pytest_collection_finish() -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def own_settings() -> Iterator[None]:
-    """Keeps the allocator and the dropout masks of the tests' process as they are: with memory that
-    is kept, tests of limits of memory would depend on the tests before them, and so would losses
-    with other masks."""
-    from fairseq_mm.compat import allocator, dropout_masks
+    """Keeps the allocator of the tests' process as it is: with memory that is kept, tests of limits
+    of memory would depend on the tests before them."""
+    from fairseq_mm.compat import allocator
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(allocator, "keep_freed_memory", lambda: False)
-        patch.setattr(dropout_masks, "draw_in_words", lambda: False)
         yield
 
 

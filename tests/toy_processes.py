@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import Any, Optional
 
 import pytest
-import sharding_stand_ins
 import torch
 from fairseq import checkpoint_utils, options
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
+from fairseq.distributed import utils as distributed_utils
 from fairseq_cli.train import main
 from omegaconf import open_dict
 
@@ -193,4 +193,4 @@ def _train_rank(cfg: Any) -> None:
     logging.getLogger().setLevel(logging.INFO)
     # the best score of the process, by which a second training would write no checkpoint_best.pt
     vars(checkpoint_utils.save_checkpoint).pop("best", None)
-    sharding_stand_ins.call_main(cfg, main)
+    distributed_utils.call_main(cfg, main)

@@ -13,7 +13,6 @@ from fairseq_mm.compat.command_line import check_hydra_recipe
 from fairseq_mm.compat.compilation import compile_model, explaining_failed_compilation
 from fairseq_mm.compat.loading import load_torch_file
 from fairseq_mm.compat.pytorch import (
-    convolution_memory_format,
     float32_by_default,
     is_out_of_memory,
     without_cudnn_attention,
@@ -25,7 +24,6 @@ __all__ = [
     "apply",
     "check_hydra_recipe",
     "compile_model",
-    "convolution_memory_format",
     "explaining_failed_compilation",
     "float32_by_default",
     "is_ours",

@@ -1,154 +1,123 @@
-"""Repairs the messages and logs of fairseq's commands, and checks hydra's config files."""
+"""Prepares fairseq's commands that use this package, and checks hydra's config files."""
 
-import argparse
-import difflib
 import functools
-import logging
+import glob
 import os
-import re
-import sys
-from collections.abc import Iterator
-from typing import Any, NoReturn, Optional
+from collections.abc import Iterator, Mapping
+from typing import Any
 
-from fairseq_mm.compat import activation
-from fairseq_mm.compat.scope import is_ours, names_ours
-from fairseq_mm.errors import EXIT_STATUS, UserError
+from fairseq_mm.compat import activation, allocator
+from fairseq_mm.compat.model_folders import is_model_folder
+from fairseq_mm.compat.scope import is_program, names_ours
+from fairseq_mm.data.model_folder import WEIGHTS_FILE
+from fairseq_mm.errors import UserError
 
 # marks a value of a config file that the command line must give
 _MISSING = "???"
 
 
-def explain_arguments() -> None:
-    """Make fairseq report a missing ``--task`` or an unknown name in one line.
+def watch_parsed_options() -> None:
+    """Apply all repairs when fairseq has parsed a command line that names this package.
 
-    For an unknown name, such as ``--arch typo``, the line suggests similar names.
+    Only here does ``fairseq-generate`` know its task before it runs.
     """
     from fairseq import options
 
     original = options.parse_args_and_arch
 
     @functools.wraps(original)
-    def parse_args_and_arch(
-        parser: argparse.ArgumentParser, input_args: Any = None, *args: Any, **kwargs: Any
-    ) -> Any:
-        words = sys.argv[1:] if input_args is None else input_args
-        names = {word.partition("=")[0] for word in words}
-        task: Optional[str] = "given" if "--task" in names else parser.get_default("task")
-        if task is None and not names & {"-h", "--help"}:
-            raise UserError(f"--task is missing. {_our_tasks()}")
-        # for an unknown --arch, argparse's message has all options and three hundred names
-        parser.error = functools.partial(_explain, parser, parser.error)  # type: ignore[method-assign]
-        parsed = original(parser, input_args, *args, **kwargs)
+    def parse_args_and_arch(parser: Any, *args: Any, **kwargs: Any) -> Any:
+        parsed = original(parser, *args, **kwargs)
         arguments = parsed[0] if isinstance(parsed, tuple) else parsed
-        # fairseq sets a missing --task to translation, which then asks for a language pair
-        if task == "translation":
-            _check_language_pair(arguments)
         if names_ours(arguments):
-            # the only place where fairseq-generate knows its task before it runs
             activation.activate()
+            check_sampling(arguments)
         return parsed
 
     options.parse_args_and_arch = parse_args_and_arch
 
 
-def is_generate() -> bool:
-    return "fairseq_cli.generate" in sys.modules
-
-
-def repair_output_of_generate() -> None:
-    """Make ``fairseq-generate`` write its log to stdout, or to its file in ``--results-path``.
-
-    The log contains the settings of the search. Log handlers that another program has set up before
-    it calls ``fairseq_cli.generate`` do not change.
-    """
-    from fairseq_cli import generate
-
-    original = generate.main
-
-    @functools.wraps(original)
-    def main(cfg: Any) -> Any:
-        if not names_ours(cfg):
-            return original(cfg)
-        check_sampling(getattr(cfg, "generation", cfg))
-        # fairseq calls logging.basicConfig for its output, which does nothing if there is a
-        # handler: one of its modules has configured the log on import
-        root = logging.getLogger()
-        handlers, level = list(root.handlers), root.level
-        if all(type(x) is logging.StreamHandler and x.stream is sys.stderr for x in handlers):
-            root.handlers.clear()
-        try:
-            return original(cfg)
-        finally:
-            root.handlers[:] = handlers
-            root.setLevel(level)
-
-    generate.main = main
-
-
 def check_sampling(options: Any) -> None:
     """Refuse options of generation with which fairseq's sampling ends in a traceback."""
-    if options.sampling and options.nbest != options.beam:
+    if getattr(options, "sampling", False) and options.nbest != options.beam:
         raise UserError(
             f"--sampling draws --beam texts and prints --nbest, but --beam is {options.beam} and "
             f"--nbest is {options.nbest}: give --beam {options.nbest} or --nbest {options.beam}."
         )
 
 
-def _explain(parser: argparse.ArgumentParser, error: Any, message: str) -> NoReturn:
-    """Print an error and exit; for a value outside of an option's choices, suggest similar values.
+def watch_commands() -> None:
+    """Wrap fairseq's ``call_main``, through which fairseq's commands start.
 
-    Replaces ``parser.error``.
+    If the command's config names a task, model or the like of this package, the wrapper applies all
+    repairs and corrects the settings. Other commands are not changed.
+    """
+    from fairseq.distributed import utils
+
+    original = utils.call_main
+
+    @functools.wraps(original)
+    def call_main(cfg: Any, main: Any, **kwargs: Any) -> Any:
+        if names_ours(cfg):
+            activation.activate()
+            configure_command(cfg)
+        return original(cfg, main, **kwargs)
+
+    utils.call_main = call_main
+
+
+def configure_command(cfg: Any, environment: Mapping[str, str] = os.environ) -> None:
+    """Correct settings with which a fairseq command would fail or train other models than asked.
 
     Args:
-        parser: Parser that found the error.
-        error: Original ``parser.error``, which is called for all other errors.
-        message: argparse's description of the error.
+        cfg: Config of the command, changed in place.
+        environment: Environment variables, which ``torchrun`` has set.
     """
-    match = re.match(r"argument (\S+): invalid choice: '(.*?)' \(choose from", message)
-    if match is None:
-        error(message)
-        raise SystemExit(EXIT_STATUS)
-    # argparse joins the names of one option by slashes: --arch/-a
-    option, name = match[1].partition("/")[0], match[2]
-    action = next(action for action in parser._actions if option in action.option_strings)
-    near = difflib.get_close_matches(name, list(action.choices or ()), n=3)
-    hint = f"did you mean {' or '.join(near)}?" if near else f"{parser.prog} --help lists them."
-    if not near and option == "--arch":
-        from fairseq.models import MODEL_REGISTRY
+    import torch
+    from omegaconf import open_dict
 
-        hint = f"the plugin's models are {_ours(MODEL_REGISTRY)}."
-    elif not near and option == "--task":
-        hint = _our_tasks()
-    parser.exit(EXIT_STATUS, f"{parser.prog}: {option}: there is no {name!r}: {hint}\n")
-
-
-def _check_language_pair(args: argparse.Namespace) -> None:
-    """Raise UserError if ``--task`` is missing and the data folder is unsuitable for
-    ``translation``.
-
-    ``translation`` is fairseq's default task. It needs files that name two languages, as in
-    ``train.de-en.de.bin``. ``args`` is the parsed command line.
-    """
-    from fairseq.data.data_utils import infer_language_pair
-
-    if getattr(args, "source_lang", None) or getattr(args, "target_lang", None):
-        return
-    folder = str(getattr(args, "data", None) or "").split(os.pathsep)[0]
-    if os.path.isdir(folder) and infer_language_pair(folder) == (None, None):
-        raise UserError(
-            f"{folder}: --task is missing, and fairseq's default, translation, finds no pair of "
-            f"languages in this folder. {_our_tasks()}"
-        )
-
-
-def _our_tasks() -> str:
-    from fairseq.tasks import TASK_REGISTRY
-
-    return f"The plugin's tasks are {_ours(TASK_REGISTRY)}."
-
-
-def _ours(registry: Any) -> str:
-    return ", ".join(sorted(name for name, kind in registry.items() if is_ours(kind)))
+    distributed = cfg.distributed_training
+    on_cpu = cfg.common.cpu or not torch.cuda.is_available()
+    if cfg.common.get("amp"):
+        raise UserError("--amp: fairseq divides its gradients twice; give --fp16 or --bf16.")
+    if on_cpu and is_program():
+        allocator.keep_freed_memory()
+    with open_dict(cfg):
+        for option in ("finetune_from_model", "restore_file"):
+            path = cfg.checkpoint[option]
+            if path is None or os.path.isfile(path):
+                continue
+            if os.path.isdir(path) and is_model_folder(path):
+                cfg.checkpoint[option] = os.path.join(path, WEIGHTS_FILE)
+            # fairseq begins anew, and a script may name its own checkpoint_last.pt before there is
+            # one; a sharded training reads NAME-shard0.pt and the like
+            elif os.path.isdir(path) or (
+                option == "restore_file"
+                and os.path.basename(path) != "checkpoint_last.pt"
+                and not glob.glob(f"{glob.escape(path.removesuffix('.pt'))}-shard*.pt")
+            ):
+                raise UserError(f"--{option.replace('_', '-')} {path}: must be a checkpoint file.")
+        # fairseq's parser switches tpu on with --bf16, which fails without torch_xla
+        if cfg.common.bf16 and cfg.common.tpu:
+            cfg.common.tpu = distributed.tpu = False
+        if cfg.common.fp16 and on_cpu:
+            cfg.common.fp16_no_flatten_grads = True
+        # fairseq counts GPUs before it reads these variables: if each process sees at most one,
+        # every process would train a model of its own
+        if distributed.distributed_init_method is None and "MASTER_ADDR" in environment:
+            distributed.distributed_world_size = int(environment.get("WORLD_SIZE", 1))
+            if distributed.distributed_world_size > 1:
+                distributed.distributed_rank = int(environment["RANK"])
+                distributed.distributed_init_method = "env://"
+                distributed.distributed_no_spawn = True
+                local, count = int(environment.get("LOCAL_RANK", 0)), torch.cuda.device_count()
+                distributed.device_id = 0 if on_cpu else local % max(count, 1)
+        if on_cpu and distributed.distributed_world_size > 1:
+            distributed.distributed_backend = "gloo"
+            # fairseq starts a process for each GPU: none, and ends with status 0
+            distributed.distributed_no_spawn = True
+            if distributed.ddp_backend == "pytorch_ddp":  # fairseq gives it numbers of GPUs
+                distributed.ddp_backend = "legacy_ddp"
 
 
 def check_hydra_recipe() -> None:

@@ -11,8 +11,6 @@ WITHOUT = "Train without --compile, which changes the speed alone."
 
 def compile_model(model: Any) -> None:
     """Compile the forward pass of a model at its first call; parameters keep their names."""
-    if not hasattr(model, "compile"):
-        raise UserError(f"--compile: needs PyTorch 2.0 or newer. {WITHOUT}")
     try:
         model.compile()
     except OSError as error:

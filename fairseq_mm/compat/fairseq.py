@@ -1,27 +1,28 @@
 """Repairs single functions of fairseq, and imports fairseq without side effects."""
 
 import contextlib
-import difflib
 import functools
-import glob
-import importlib.util
 import logging
 import os
+import shlex
 import sys
 import types
 import warnings
 from collections.abc import Iterator
 from typing import Any
 
-from fairseq_mm.compat.loading import refuse_folder
-from fairseq_mm.compat.model_folders import is_model_folder
-from fairseq_mm.compat.pytorch import multiplies_float16_on_cpu
-from fairseq_mm.compat.scope import is_ours
-from fairseq_mm.data.model_folder import WEIGHTS_FILE
-from fairseq_mm.errors import UserError
 from fairseq_mm.errors.verbosity import is_verbose
 
-logger = logging.getLogger(__name__)
+# packages whose deprecated calls a user cannot change; a module of his own still warns
+_LIBRARIES = (
+    r"(sys|__main__|(fairscale|fairseq|fairseq_cli|fairseq_mm|hydra|omegaconf|torch)(\.|$))"
+)
+# how UserWarnings begin on which a user cannot act
+_MESSAGES = (
+    r"\s*('pin_memory' argument is set as true|hydra\.experimental\.|The version_base par"
+    r"|In '.*': Usage of deprecated keyword|'.*' is validated against ConfigStore"
+    r"|The strict flag in the compose|Support for mismatched key_padding_mask)"
+)
 
 
 def check_fairseq() -> None:
@@ -85,168 +86,37 @@ def _quiet_import() -> Iterator[None]:
         root.setLevel(level)
 
 
-def silence_libraries() -> None:
-    """Hide log messages of h5py and hydra that fairseq's commands would print at every start."""
-    for name in ("h5py", "hydra"):
-        library = logging.getLogger(name)
-        if library.level == logging.NOTSET:
-            library.setLevel(logging.WARNING)
-
-
 def is_command() -> bool:
     return "fairseq_cli" in sys.modules
 
 
-def silence_pin_memory() -> None:
-    """Hide PyTorch's warning that memory cannot be pinned without a GPU; fairseq always pins it."""
-    warnings.filterwarnings(
-        "ignore", r"'pin_memory' argument is set as true but no accelerator", UserWarning
-    )
+def quiet_commands() -> None:
+    """Undo the log configuration of fairseq's import, and hide warnings that fairseq causes."""
+    root = logging.getLogger()
+    # a module of fairseq has set both before all commands but fairseq-train set their own log
+    if root.level == logging.DEBUG and len(root.handlers) == 1:
+        root.setLevel(os.environ.get("LOGLEVEL", "INFO").upper())
+        if "fairseq_cli.generate" in sys.modules:
+            root.handlers.clear()  # it sets its log when it runs, if no other is there
+    if not is_verbose():
+        for category in (FutureWarning, DeprecationWarning):
+            warnings.filterwarnings("ignore", category=category, module=_LIBRARIES)
+        warnings.filterwarnings("ignore", _MESSAGES, UserWarning)
 
 
-def configure_command(cfg: Any) -> None:
-    """Correct settings of a fairseq command before it runs, and refuse settings that cannot work.
+def repair_index_of_fasta() -> None:
+    """Quote the file's name of ``--dataset-impl fasta``, which fairseq puts into a shell command.
 
-    With ``--bf16``, fairseq switches to TPUs even if there are none; this is undone. With
-    ``--fp16`` on a CPU, ``--fp16-no-flatten-grads`` is set.
-
-    Args:
-        cfg: Config of the command, changed in place.
+    A checkpoint can choose the option and the name.
     """
-    import torch
-    from omegaconf import open_dict
+    from fairseq.data.fasta_dataset import FastaDataset
 
-    # fairseq looks for the file after it has read the data
-    _check_first_checkpoint(cfg.checkpoint)
-    on_cpu = cfg.common.cpu or not torch.cuda.is_available()
-    if cfg.common.fp16 and on_cpu and not multiplies_float16_on_cpu():
-        raise UserError(
-            f"--fp16 without a GPU: PyTorch {torch.__version__} multiplies no float16 on a "
-            "CPU. Use --bf16, or a newer PyTorch."
-        )
-    with open_dict(cfg):
-        # fairseq's parser switches tpu on with --bf16, which fails without torch_xla
-        if cfg.common.bf16 and cfg.common.tpu and not importlib.util.find_spec("torch_xla"):
-            cfg.common.tpu = False
-            cfg.distributed_training.tpu = False
-        if cfg.common.fp16 and on_cpu and not cfg.common.fp16_no_flatten_grads:
-            cfg.common.fp16_no_flatten_grads = True
-    if cfg.common.get("memory_efficient_bf16"):
-        logger.warning(
-            "--memory-efficient-bf16 keeps no float32 copy of the weights: updates below 1/256 "
-            "of a weight are lost, and models learn less. --bf16 keeps one."
-        )
+    original = FastaDataset._build_index
 
+    def build_index(self: Any, path: str) -> Any:
+        return original(self, shlex.quote(path))
 
-def _check_first_checkpoint(cfg: Any) -> None:
-    """Raise UserError if the file of ``--finetune-from-model`` or ``--restore-file`` is missing."""
-    from fairseq.file_io import PathManager
-    from omegaconf import open_dict
-
-    for option in ("finetune_from_model", "restore_file"):
-        path = cfg[option]
-        if path is not None and os.path.isdir(path) and is_model_folder(path):
-            # fairseq begins anew, without a message, if the path is no file
-            path = os.path.join(path, WEIGHTS_FILE)
-            with open_dict(cfg):
-                cfg[option] = path
-        if path is None or PathManager.isfile(path):
-            continue
-        # a training that continues needs no --finetune-from-model, and a script may name its own
-        # checkpoint_last.pt as --restore-file before there is one
-        is_fine_tuning = option == "finetune_from_model"
-        last = os.path.join(glob.escape(cfg.save_dir), "checkpoint_last*.pt")
-        if glob.glob(last) if is_fine_tuning else os.path.basename(path) == "checkpoint_last.pt":
-            continue
-        flag = f"--{option.replace('_', '-')} {path}"
-        refuse_folder(path, flag)
-        # a sharded training reads NAME-shard0.pt and the like
-        if not glob.glob(f"{glob.escape(path.removesuffix('.pt'))}-shard*.pt"):
-            raise UserError(f"{flag}: there is no such file.")
-
-
-def name_unknown_architectures() -> None:
-    """Make fairseq report an unknown architecture in one line, with similar names.
-
-    fairseq's own assertion prints all options of the training.
-    """
-    from fairseq import models
-
-    original = models.build_model
-
-    @functools.wraps(original)
-    def build_model(cfg: Any, *args: Any, **kwargs: Any) -> Any:
-        name = getattr(cfg, "_name", None) or getattr(cfg, "arch", None)
-        known = {**models.ARCH_MODEL_REGISTRY, **models.MODEL_DATACLASS_REGISTRY}
-        if isinstance(name, str) and name not in known:
-            near = difflib.get_close_matches(name, known, n=3)
-            hint = f": did you mean {' or '.join(near)}?" if near else "."
-            raise UserError(
-                f"--arch {name} (model._name) is not known{hint} A model of your own needs the "
-                "--user-dir of its package."
-            )
-        try:
-            return original(cfg, *args, **kwargs)
-        except AttributeError as error:
-            kind = models.ARCH_MODEL_REGISTRY.get(name)
-            of_task = args and getattr(error, "obj", None) is args[0]
-            if not of_task or not is_ours(kind):
-                raise
-            raise UserError(
-                f"--arch {name}: needs the attribute `{error.name}` of a task of the plugin, but "
-                f"{type(args[0]).__name__} has none: give --task."
-            ) from error
-
-    models.build_model = build_model
-
-
-def repair_ddp_on_cpu() -> None:
-    """Let PyTorch's ``DistributedDataParallel`` run on CPUs: do not pass fairseq's device ids."""
-    from fairseq.models import distributed_fairseq_model
-
-    original = distributed_fairseq_model.DistributedDataParallel
-
-    def build(module: Any, device_ids: Any = None, output_device: Any = None, **kwargs: Any) -> Any:
-        # PyTorch refuses device ids for a module on the CPU
-        if next(module.parameters()).device.type == "cpu":
-            device_ids = output_device = None
-        return original(module, device_ids=device_ids, output_device=output_device, **kwargs)
-
-    distributed_fairseq_model.DistributedDataParallel = build
-
-
-def keeps_overlap_of_groups() -> bool:
-    from fairseq.search import DiverseBeamSearch
-
-    return "group_overlap" in DiverseBeamSearch.__init__.__code__.co_names
-
-
-def repair_diverse_beam() -> None:
-    """Repair ``--diverse-beam-groups``, which ends in IndexError in newer builds of fairseq."""
-    from fairseq.search import DiverseBeamSearch
-
-    original = DiverseBeamSearch.step
-
-    @functools.wraps(original)
-    def step(
-        self: Any,
-        step: int,
-        lprobs: Any,
-        scores: Any,
-        prev_output_tokens: Any = None,
-        original_batch_idxs: Any = None,
-    ) -> Any:
-        if step == 0:
-            self.sentence_ids = original_batch_idxs
-            # with as many candidates as beams, finished texts continue and unfinished texts are
-            # lost; stock fairseq selects twice as many, too
-            self.candidate_multiple = 2
-        # the overlap of groups has a row per sentence of the batch, but fairseq indexes it by the
-        # sentences' numbers in the dataset
-        rows = original_batch_idxs[:, None].eq(self.sentence_ids).int().argmax(dim=1)
-        return original(self, step, lprobs, scores, prev_output_tokens, rows)
-
-    DiverseBeamSearch.step = step
+    FastaDataset._build_index = build_index
 
 
 def attention_keeps_beam_size() -> bool:

@@ -7,18 +7,12 @@ with the attributes of fairseq that change when all repairs are applied.
 from fairseq_mm import errors
 from fairseq_mm.compat import (
     command_line,
-    divergence,
     fairseq,
-    fairseq_data,
-    foreach,
     half_precision,
-    launching,
     literals,
     loading,
-    quiet,
     resuming,
     scope,
-    sharding,
     stopping,
     training,
 )
@@ -44,7 +38,7 @@ REPAIRS: tuple[Repair, ...] = (
         "fairseq evaluates no option.",
     ),
     Repair(
-        fairseq_data.repair_index_of_fasta,
+        fairseq.repair_index_of_fasta,
         ("fairseq.data.fasta_dataset.FastaDataset._build_index",),
         Scope.SAFE_LOADING,
         "A file name that a checkpoint chooses becomes part of a shell command.",
@@ -68,134 +62,31 @@ REPAIRS: tuple[Repair, ...] = (
         fairseq.numpy_lacks_compat,
     ),
     Repair(
-        fairseq.silence_libraries,
-        ("logging.Logger(h5py).level", "logging.Logger(hydra).level"),
+        fairseq.quiet_commands,
+        ("logging.Logger().handlers", "logging.Logger().level", "warnings.filters"),
         Scope.INSTALLED,
-        "Importing fairseq sets the log to debugging, and h5py and hydra, which this package "
-        "imports, then fill it.",
-        "fairseq configures no root logger when it is imported.",
-    ),
-    Repair(
-        quiet.hide_library_warnings,
-        ("warnings.filters",),
-        Scope.INSTALLED,
-        "fairseq's commands print warnings of functions that fairseq, fairscale and hydra call and "
-        "that PyTorch or hydra deprecates. In these commands only; FAIRSEQ_MM_VERBOSE=1 shows the "
-        "warnings.",
-        "fairseq calls no deprecated function.",
-        quiet.hides_messages,
-    ),
-    Repair(
-        quiet.shorten_log,
-        (
-            *(f"logging.Logger(fairseq_cli.{name}).filters" for name in quiet.SETTINGS),
-            "logging.Logger(fairseq.tasks.fairseq_task).filters",
-        ),
-        Scope.INSTALLED,
-        "fairseq's commands log all of their settings, defaults and those of unused models, too, "
-        "and three notes on iterators in each epoch. Here they log the settings that differ from "
-        "the defaults, and no notes. In these commands only; FAIRSEQ_MM_VERBOSE=1 shows all.",
-        "fairseq logs changed settings.",
-        quiet.hides_messages,
-    ),
-    Repair(
-        command_line.explain_arguments,
-        ("fairseq.options.parse_args_and_arch",),
-        Scope.INSTALLED,
-        "An unknown --arch is answered with all options and names, and a missing --task is taken "
-        "for translation. Under --user-dir only.",
-        "fairseq suggests names.",
-        scope.is_user_dir,
-    ),
-    Repair(
-        launching.watch_commands,
-        ("fairseq.distributed.utils.call_main",),
-        Scope.INSTALLED,
-        "Commands do not say which task they run. Where it is one of this package, all other "
-        "repairs are applied first, a missing --optimizer is named before data is read, wrong "
-        "settings of --bf16 and --fp16 are corrected, and several processes start without GPUs, "
-        "too. Other commands run unchanged.",
-        "permanent.",
-    ),
-    Repair(
-        command_line.repair_output_of_generate,
-        ("fairseq_cli.generate.main",),
-        Scope.OURS,
-        "The log of fairseq-generate goes to stderr, so that a file of its output does not say how "
-        "the search was set. --sampling without --beam 1 ends in a traceback.",
-        "no module of fairseq configures the log when it is imported.",
-        command_line.is_generate,
-    ),
-    Repair(
-        launching.name_processes_by_this_module,
-        ("fairseq.distributed.utils.distributed_main",),
-        Scope.OURS,
-        "Processes do not end their process group, and spawn their data workers.",
-        "fairseq ends the group and forks data workers.",
-    ),
-    Repair(
-        launching.refuse_more_processes_than_gpus,
-        ("fairseq.distributed.utils._infer_single_node_init",),
-        Scope.OURS,
-        "More processes than GPUs end in an assertion that names no option.",
-        "fairseq names the option.",
-    ),
-    Repair(
-        launching.stop_on_signal,
-        ("fairseq.trainer.Trainer.__init__",),
-        Scope.OURS,
-        "SIGUSR1 kills a training. Here it saves a checkpoint first: when a trainer is made, "
-        "the handler of the signal and fairseq_cli.train.validate_and_save are replaced, too.",
-        "fairseq handles the signal.",
-    ),
-    Repair(
-        sharding.name_fixed_parameters_in_shards,
-        ("fairseq.distributed.fully_sharded_data_parallel.FullyShardedDataParallel.__init__",),
-        Scope.OURS,
-        "--ddp-backend fully_sharded of a model with fixed parameters ends in an assertion "
-        "that lists all of its layers.",
-        "fairscale shards such models.",
-    ),
-    Repair(
-        sharding.repair_merging_of_shards,
-        (
-            "fairscale.nn.data_parallel.fully_sharded_data_parallel.FullyShardedDataParallel."
-            "consolidate_shard_weights",
-        ),
-        Scope.OURS,
-        "--checkpoint-shard-count ends in KeyError.",
-        "fairscale takes buffers from the shards.",
-        sharding.has_fairscale,
-    ),
-    Repair(
-        fairseq.silence_pin_memory,
-        ("warnings.filters",),
-        Scope.OURS,
-        "fairseq's commands ask for pinned memory without a GPU; PyTorch warns at each iteration.",
-        "fairseq pins memory for GPUs only.",
+        "Importing fairseq sets the log to debugging, so that fairseq-generate does not print the "
+        "settings of its search. In fairseq's commands, deprecated functions warn, and pinned "
+        "memory at each iteration; FAIRSEQ_MM_VERBOSE=1 shows the warnings.",
+        "fairseq configures no log when it is imported.",
         fairseq.is_command,
     ),
     Repair(
-        fairseq.name_unknown_architectures,
-        ("fairseq.models.build_model",),
-        Scope.OURS,
-        "An unknown architecture ends in an assertion with all options.",
-        "fairseq names the architecture only.",
+        command_line.watch_parsed_options,
+        ("fairseq.options.parse_args_and_arch",),
+        Scope.INSTALLED,
+        "fairseq-generate does not say which task it runs. Where it is one of this package, all "
+        "other repairs are applied first.",
+        "permanent.",
     ),
     Repair(
-        fairseq.repair_ddp_on_cpu,
-        ("fairseq.models.distributed_fairseq_model.DistributedDataParallel",),
-        Scope.OURS,
-        "--ddp-backend pytorch_ddp gives GPU numbers for modules on the CPU.",
-        "fairseq gives none there.",
-    ),
-    Repair(
-        fairseq.repair_diverse_beam,
-        ("fairseq.search.DiverseBeamSearch.step",),
-        Scope.OURS,
-        "--diverse-beam-groups ends in IndexError, and continues texts that have ended.",
-        "the search maps sentences to rows of the batch.",
-        fairseq.keeps_overlap_of_groups,
+        command_line.watch_commands,
+        ("fairseq.distributed.utils.call_main",),
+        Scope.INSTALLED,
+        "Commands do not say which task they run. Where it is one of this package, all other "
+        "repairs are applied first, --bf16 asks for no TPU, --fp16 runs on a CPU, and processes of "
+        "torchrun join, also without GPUs. Other commands run unchanged.",
+        "permanent.",
     ),
     Repair(
         fairseq.repair_repeat_blocking,
@@ -217,34 +108,6 @@ REPAIRS: tuple[Repair, ...] = (
         fairseq.attention_keeps_beam_size,
     ),
     Repair(
-        fairseq_data.repair_disabled_validation,
-        (
-            "fairseq.tasks.setup_task",
-            "fairseq.data.data_utils.raise_if_valid_subsets_unintentionally_ignored",
-        ),
-        Scope.OURS,
-        "fairseq 0.12.2 loads validation subsets in spite of --disable-validation. Subsets that "
-        "are ignored end a training in a traceback.",
-        "fairseq 0.12.2 is no longer supported, and fairseq prints one line.",
-    ),
-    Repair(
-        fairseq_data.warn_of_dropped_batches,
-        ("fairseq.data.fairseq_dataset.FairseqDataset.batch_by_size",),
-        Scope.OURS,
-        "fairseq leaves out the examples of a last batch and does not say so.",
-        "fairseq says so.",
-    ),
-    Repair(
-        training.mark_iterators,
-        (
-            "fairseq.trainer.Trainer.get_train_iterator",
-            "fairseq.trainer.Trainer.get_valid_iterator",
-        ),
-        Scope.OURS,
-        "Iterators do not know which training they belong to.",
-        "the repairs of iterators go.",
-    ),
-    Repair(
         training.repair_position_of_resumed_data,
         (
             "fairseq.data.iterators.EpochBatchIterator.state_dict",
@@ -263,53 +126,23 @@ REPAIRS: tuple[Repair, ...] = (
         "the seed of batches that are kept does not depend on the epoch.",
     ),
     Repair(
-        training.repair_reused_loaders,
+        training.repair_data_workers,
         ("fairseq.data.iterators.EpochBatchIterator._get_iterator_for_epoch",),
         Scope.OURS,
-        "Data workers are never ended, and --curriculum never shuffles.",
-        "fairseq ends workers and shuffles as asked.",
-    ),
-    Repair(
-        training.repair_workers_of_successive_epochs,
-        ("fairseq.data.iterators.BufferedIterator._create_consumer",),
-        Scope.OURS,
-        "Data workers are forked while a thread holds locks; the training can wait for ever.",
-        "fairseq waits until the workers of the previous epoch have ended.",
-    ),
-    Repair(
-        training.repair_amp,
-        ("fairseq.optim.amp_optimizer.AMPOptimizer.step",),
-        Scope.OURS,
-        "--amp divides gradients by the loss scale twice.",
-        "fairseq unscales and steps the same object.",
-        training.unscales_another_than_it_steps,
+        "Data workers are never ended, and workers that are forked while a thread reads ahead can "
+        "wait for ever.",
+        "fairseq ends the workers of an epoch before it starts the next.",
     ),
     Repair(
         half_precision.save_float32_weights,
         (
             "fairseq.trainer.Trainer.state_dict",
             "fairseq.optim.fp16_optimizer.FP16Optimizer.load_state_dict",
-            "fairseq.optim.fp16_optimizer.MemoryEfficientFP16Optimizer.load_state_dict",
-            "fairseq.optim.amp_optimizer.AMPOptimizer.load_state_dict",
         ),
         Scope.OURS,
-        "Trainings with --fp16, --bf16 or --amp do not resume bit for bit: checkpoints lack the "
-        "optimizer's float32 weights and the state of the loss scaler.",
+        "Trainings with --fp16 or --bf16 do not resume bit for bit: checkpoints lack the "
+        "optimizer's float32 weights and the counters of the loss scaler.",
         "fairseq saves them.",
-    ),
-    Repair(
-        training.repair_overflow_on_cpu,
-        ("fairseq.trainer.Trainer.train_step",),
-        Scope.OURS,
-        "With --fp16 on a CPU, gradients that overflow end the training.",
-        "fairseq uses the trainer's device.",
-    ),
-    Repair(
-        divergence.name_diverged_trainings,
-        ("fairseq.trainer.Trainer.train_step",),
-        Scope.OURS,
-        "A training that diverges ends in StopIteration, a traceback of PyTorch.",
-        "fairseq prints one line.",
     ),
     Repair(
         training.repair_clipping_on_cpu,
@@ -317,31 +150,6 @@ REPAIRS: tuple[Repair, ...] = (
         Scope.OURS,
         "--cpu on a machine with a GPU ends at the first update.",
         "fairseq uses the gradients' device.",
-    ),
-    Repair(
-        foreach.clip_together,
-        (
-            "fairseq.utils.multi_tensor_total_norm",
-            "fairseq.utils.multi_tensor_l2norm_available",
-        ),
-        Scope.OURS,
-        "On a GPU without Apex, the norm of the gradients is computed parameter by parameter.",
-        "fairseq uses torch._foreach_norm.",
-        foreach.has_no_apex,
-    ),
-    Repair(
-        foreach.update_together,
-        ("fairseq.optim.adam.Adam.step", "fairseq.optim.nag.NAG.step"),
-        Scope.OURS,
-        "On a GPU, Adam and NAG start each operation once for each parameter.",
-        "fairseq uses PyTorch's operations on lists of parameters.",
-    ),
-    Repair(
-        training.seed_only_the_cpu,
-        ("fairseq.trainer.Trainer._set_seed",),
-        Scope.OURS,
-        "Trainings on a CPU spend time at each update on the seed of a GPU that they do not use.",
-        "PyTorch keeps no stack trace with a seed.",
     ),
     Repair(
         resuming.repair_writing_of_checkpoints,

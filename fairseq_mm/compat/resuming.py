@@ -4,9 +4,8 @@ import contextlib
 import functools
 import os
 import shutil
-from typing import Any, Optional
+from typing import Any
 
-from fairseq_mm.compat.half_precision import change_precision, restore_amp_retries
 from fairseq_mm.compat.loading import check_is_whole, use_averaged_weights
 from fairseq_mm.compat.model_folders import is_model_folder, load_model_folder
 from fairseq_mm.compat.scope import uses_ours
@@ -14,8 +13,8 @@ from fairseq_mm.compat.stopping import Restart
 from fairseq_mm.compat.training import add_num_shards
 from fairseq_mm.errors import UserError, WeightsError
 
-# trainer that resumes now, and whether it resumes its optimizer; None outside of a resumption
-_resuming: Optional[tuple[Any, bool]] = None
+# trainer that resumes now, if one does
+_resuming: Any = None
 
 
 def on_loaded_state(state: dict[str, Any], path: str) -> None:
@@ -26,12 +25,9 @@ def on_loaded_state(state: dict[str, Any], path: str) -> None:
     if _resuming is None:
         use_averaged_weights(state, path)
         return
-    trainer, has_optimizer = _resuming
     with contextlib.suppress(KeyError, TypeError):  # fairseq before 0.10 saved no config
-        trainer.restart.arch = state["cfg"]["model"]["_name"]
+        _resuming.restart.arch = state["cfg"]["model"]["_name"]
     add_num_shards(state)
-    if has_optimizer and "last_optimizer_state" in state:
-        change_precision(trainer, state, path)
 
 
 def hook_loaded_states() -> None:
@@ -66,7 +62,7 @@ def hook_loaded_states() -> None:
         if not uses_ours(self):
             return resume(self, filename, *options)
         self.restart = Restart(filename, reset_optimizer, reset_lr_scheduler, reset_meters)
-        _resuming = (self, not reset_optimizer)
+        _resuming = self
         try:
             extra_state = resume(self, filename, *options)
         except Exception as error:
@@ -82,7 +78,6 @@ def hook_loaded_states() -> None:
             raise
         finally:
             _resuming = None
-        restore_amp_retries(self)
         return extra_state
 
     checkpoint_utils.load_checkpoint_to_cpu = load_checkpoint_to_cpu

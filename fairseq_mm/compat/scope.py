@@ -5,11 +5,10 @@ This package replaces functions of fairseq that have defects. Most replacements 
 Classes of other packages count as this package's if they derive from its classes.
 """
 
-import functools
 import os
 import sys
 from argparse import Namespace
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Optional
 
 _PACKAGE = __name__.partition(".")[0]
@@ -80,20 +79,3 @@ def uses_ours(trainer: Any) -> bool:
     if "_uses_fairseq_mm" not in attributes:
         attributes["_uses_fairseq_mm"] = is_ours(trainer.task) or names_ours(trainer.cfg)
     return attributes["_uses_fairseq_mm"]
-
-
-def in_our_trainers(original: Callable[..., Any]) -> Callable[..., Callable[..., Any]]:
-    """Return a decorator for a replacement of the method ``original`` of fairseq's trainer.
-
-    Trainers that use nothing of this package still call ``original``.
-    """
-
-    def decorate(replacement: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(original)
-        def method(self: Any, *args: Any, **kwargs: Any) -> Any:
-            chosen = replacement if uses_ours(self) else original
-            return chosen(self, *args, **kwargs)
-
-        return method
-
-    return decorate

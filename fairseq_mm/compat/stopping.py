@@ -11,7 +11,7 @@ import sys
 from typing import Any, Optional
 
 from fairseq_mm.compat.loading import named_failures
-from fairseq_mm.compat.scope import in_our_trainers, uses_ours
+from fairseq_mm.compat.scope import uses_ours
 
 # the logger of the training, because --log-file saves its messages
 logger = logging.getLogger("fairseq_cli.train")
@@ -37,12 +37,12 @@ def keep_finished_trainings() -> None:
     load = checkpoint_utils.load_checkpoint
     save_state, begin_validation = Trainer.save_checkpoint, Trainer.begin_valid_epoch
 
-    @in_our_trainers(begin_validation)
+    @functools.wraps(begin_validation)
     def begin_valid_epoch(self: Any, epoch: int) -> None:
         self.patience_before_validation = _patience()
         begin_validation(self, epoch)
 
-    @in_our_trainers(save_state)
+    @functools.wraps(save_state)
     def save_checkpoint(self: Any, filename: str, extra_state: dict[str, Any]) -> Any:
         if "train_iterator" in extra_state:  # it is missing in fairseq's crash.pt
             extra_state = {**extra_state, _KEY: _state(self, extra_state)}

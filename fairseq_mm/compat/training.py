@@ -1,49 +1,16 @@
-"""Repairs trainings: order of the data after a restart, data workers, and gradients."""
+"""Repairs trainings: order of the data after a restart, data workers, and gradients on a CPU."""
 
 import contextlib
 import functools
 import logging
 import math
-import queue
-import threading
-import types
-import weakref
+import multiprocessing
 from collections.abc import Iterator
-from typing import Any, ClassVar
+from typing import Any
 
-from fairseq_mm.compat.scope import in_our_trainers, is_ours, names_ours
-from fairseq_mm.errors import UserError
+from fairseq_mm.compat.scope import names_ours
 
 logger = logging.getLogger(__name__)
-
-# PyTorch's data loader also waits this long for a worker to end
-_MOST_SECONDS_OF_ENDING = 5.0
-
-
-def mark_iterators() -> None:
-    """Make trainers that use this package set an attribute on their data iterators.
-
-    The repairs of fairseq's iterators change only iterators with this attribute, and iterators over
-    datasets of this package.
-    """
-    from fairseq.trainer import Trainer
-
-    def marking(original: Any) -> Any:
-        @in_our_trainers(original)
-        def get_iterator(self: Any, *args: Any, **kwargs: Any) -> Any:
-            iterator = original(self, *args, **kwargs)
-            # a model of this package can train on a dataset of fairseq, which does not identify it
-            iterator._is_of_our_training = True
-            return iterator
-
-        return get_iterator
-
-    Trainer.get_train_iterator = marking(Trainer.get_train_iterator)
-    Trainer.get_valid_iterator = marking(Trainer.get_valid_iterator)
-
-
-def _is_of_our_training(iterator: Any) -> bool:
-    return is_ours(iterator.dataset) or hasattr(iterator, "_is_of_our_training")
 
 
 def repair_position_of_resumed_data() -> None:
@@ -58,15 +25,13 @@ def repair_position_of_resumed_data() -> None:
 
     @functools.wraps(save)
     def state_dict(self: Any) -> dict[str, Any]:
-        if not _is_of_our_training(self):
-            return save(self)
         return {**save(self), "num_batches": len(self.frozen_batches)}
 
     @functools.wraps(resume)
     def load_state_dict(self: Any, state_dict: dict[str, Any]) -> None:
         # fairseq skips in each process as many batches as each process had read: two processes
         # after one skip twice the data, and one process after two repeats half of the data
-        if state_dict.get("iterations_in_epoch", 0) and _is_of_our_training(self):
+        if state_dict.get("iterations_in_epoch", 0):
             state_dict = {**state_dict, "iterations_in_epoch": _position(self, state_dict)}
         resume(self, state_dict)
 
@@ -93,11 +58,7 @@ def add_num_shards(state: dict[str, Any]) -> None:
 def _position(iterator: Any, state: dict[str, Any]) -> int:
     """Return the number of batches of the epoch that each process must skip when it resumes.
 
-    At least one batch of the epoch is not skipped.
-
-    Args:
-        iterator: Data iterator of the resumed training.
-        state: State of the data iterator, from the checkpoint.
+    At least one batch of the epoch is not skipped. ``state`` is the iterator's in the checkpoint.
     """
     count, now = state["iterations_in_epoch"], len(iterator.frozen_batches)
     processes = state.get("num_shards", iterator.num_shards)
@@ -125,7 +86,7 @@ def repair_batches_of_resumed_data() -> None:
 
     original = Trainer.get_train_iterator
 
-    @in_our_trainers(original)
+    @functools.wraps(original)
     def get_train_iterator(self: Any, epoch: int, **kwargs: Any) -> Any:
         # language_modeling and translation keep the batches of the first epoch. Their seed contains
         # the epoch, so a training that is resumed in a later epoch would build other batches
@@ -143,11 +104,12 @@ def repair_batches_of_resumed_data() -> None:
     Trainer.get_train_iterator = get_train_iterator
 
 
-def repair_reused_loaders() -> None:
-    """Make fairseq build a new data loader for each epoch.
+def repair_data_workers() -> None:
+    """Make the data workers of an epoch end with it, and start no thread beside workers.
 
-    fairseq uses the data loader of the first epoch for all epochs. Its workers never end, and with
-    ``--curriculum`` it never shuffles the batches.
+    fairseq keeps the workers of each iterator, and a task of this package has a new iterator in
+    each epoch. Workers that are forked while a thread reads ahead inherit its locks, and wait for
+    ever, once in some hundred epochs.
     """
     from fairseq.data.iterators import EpochBatchIterator
 
@@ -155,135 +117,28 @@ def repair_reused_loaders() -> None:
 
     @functools.wraps(original)
     def get_iterator_for_epoch(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if _is_of_our_training(self):
-            self.persistent_workers = self.reuse_dataloader = False
-            # without a thread that reads ahead, the garbage collector ends the workers; it waits
-            # five seconds for each, because it often collects first the queue that ends a worker
-            if self.num_workers > 0:
-                self.buffer_size = max(self.buffer_size, 1)
-        return original(self, *args, **kwargs)
+        self.persistent_workers = self.reuse_dataloader = False
+        if self.num_workers == 0:
+            return original(self, *args, **kwargs)
+        self.buffer_size = 0
+        # the workers of a spawned process would be spawned, too, and import everything in each
+        # epoch
+        if multiprocessing.parent_process() and "fork" in multiprocessing.get_all_start_methods():
+            multiprocessing.set_start_method("fork", force=True)
+        iterator = original(self, *args, **kwargs)
+        if iterator is not None:
+            iterator._itr = _read_to_the_end(iterator._itr, iterator.total - iterator.n)
+        return iterator
 
     EpochBatchIterator._get_iterator_for_epoch = get_iterator_for_epoch
 
 
-def repair_workers_of_successive_epochs() -> None:
-    """Make fairseq fork the workers of an epoch only after the previous epoch's workers have ended.
-
-    Otherwise the new workers inherit locks that the thread of the previous epoch holds, and wait
-    for ever. This happened once in some hundred epochs of trainings with several workers on a GPU.
-    """
-    from fairseq.data.iterators import BufferedIterator
-
-    original = BufferedIterator._create_consumer
-
-    @functools.wraps(original)
-    def create_consumer(self: Any) -> None:
-        batches = self._iterable
-        self._iterable = _Source(batches, self.total, self._queue, weakref.ref(self))
-        original(self)
-        self._iterable = batches
-
-    BufferedIterator._create_consumer = create_consumer
-
-
-class _Source:
-    """Batches of an epoch, which a thread reads ahead and puts into a queue.
-
-    Iteration starts only when the threads and workers of finished epochs have ended.
-
-    Args:
-        batches: Batches of the epoch, such as a data loader.
-        length: Number of batches.
-        read_ahead: Queue into which the thread puts the batches.
-        reader: Weak reference to the iterator that takes batches from the queue.
-    """
-
-    reading: ClassVar[set["_Source"]] = set()
-
-    def __init__(
-        self, batches: Any, length: int, read_ahead: queue.Queue, reader: weakref.ref
-    ) -> None:
-        # `reader` takes batches from the queue; with a strong reference it would never be gone
-        self.batches, self.length = batches, length
-        self.read_ahead, self.reader = read_ahead, reader
-        self.has_last = self.is_given_up = False
-        self.has_ended = threading.Event()
-
-    def __iter__(self) -> Iterator[Any]:
-        for other in list(self.reading):
-            other.wait_until_ended()
-        self.reading.add(self)
-        try:
-            for number, batch in enumerate(self.batches, 1):
-                self.has_last = number == self.length
-                yield batch
-                # an epoch that is stopped early, as by --max-valid-steps, leaves its thread waiting
-                # without end for space for the next batch, with all of its workers
-                if self.is_given_up or self.reader() is None:
-                    self._make_room()
-                    break
-        except RuntimeError as error:
-            if not str(error).startswith("DataLoader worker"):
-                raise
-            raise UserError(
-                f"{error}: a worker of --num-workers was killed, as operating systems do where "
-                "memory is short; fewer workers need less."
-            ) from None
-        finally:
-            # the loop has released the data loader's iterator, which ends the workers
-            self.reading.discard(self)
-            self.has_ended.set()
-
-    def wait_until_ended(self) -> None:
-        """Wait, for five seconds at most, until the epoch's workers have ended.
-
-        If the training has not yet used all batches of the epoch, return immediately.
-        """
-        if self.is_given_up or self.reader() is None:
-            self._make_room()
-        elif not self.has_last or self.read_ahead.full():
-            return
-        self.has_ended.wait(_MOST_SECONDS_OF_ENDING)
-
-    def _make_room(self) -> None:
-        with contextlib.suppress(queue.Empty):
-            while True:
-                self.read_ahead.get_nowait()
-
-
-def end_workers() -> None:
-    """End all data workers that read ahead, for a training that stops within an epoch."""
-    for source in list(_Source.reading):
-        source.is_given_up = True
-        source.wait_until_ended()
-
-
-@contextlib.contextmanager
-def _replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
-    original = getattr(owner, name)
-    setattr(owner, name, value)
-    try:
-        yield
-    finally:
-        setattr(owner, name, original)
-
-
-def repair_overflow_on_cpu() -> None:
-    """Repair ``--fp16`` on a CPU, where a training fails as soon as gradients overflow."""
-    import torch
-    from fairseq.trainer import Trainer
-
-    original = Trainer.train_step
-
-    @in_our_trainers(original)
-    def train_step(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if self.cuda or not self.cfg.common.fp16:
-            return original(self, *args, **kwargs)
-        # fairseq moves the norm of skipped gradients to a GPU
-        with _replaced(torch.Tensor, "cuda", lambda self: self):
-            return original(self, *args, **kwargs)
-
-    Trainer.train_step = train_step
+def _read_to_the_end(batches: Any, count: int) -> Iterator[Any]:
+    for number, batch in enumerate(batches, 1):
+        if number == count:
+            # PyTorch ends its workers here; fairseq never asks again after the last batch
+            next(batches, None)
+        yield batch
 
 
 def repair_clipping_on_cpu() -> None:
@@ -305,66 +160,11 @@ def repair_clipping_on_cpu() -> None:
     utils.clip_grad_norm_ = clip_grad_norm_
 
 
-def seed_only_the_cpu() -> None:
-    """Make trainings on a CPU seed the CPU's random numbers at each update, and no others.
-
-    :func:`torch.manual_seed` also stores the seed and a stack trace for a GPU that might be used
-    later. This takes 0.8 ms, 7 % of an update of ``vse_bow``.
-    """
-    import torch
-    from fairseq.trainer import Trainer
-
-    original = Trainer._set_seed
-
-    @in_our_trainers(original)
-    def _set_seed(self: Any) -> None:
-        if self.cuda or self.tpu:
-            original(self)
-        else:
-            torch.default_generator.manual_seed(self.cfg.common.seed + self.get_num_updates())
-
-    Trainer._set_seed = _set_seed
-
-
-def repair_amp() -> None:
-    """Divide the gradients of ``--amp`` by the loss scale once; fairseq does it twice."""
-    from fairseq.optim import AMPOptimizer
-
-    def step(self: Any) -> None:
-        # before clipping, AMPOptimizer unscales the optimizer inside its wrapper. Stepping the
-        # wrapper, which the GradScaler does not know, would unscale again: 1 becomes 1/128
-        self.scaler.step(self.optimizer)
-        self.scaler.update()
-
-    AMPOptimizer.step = step
-
-
-class _RecordingScaler:
-    """Substitute for a ``GradScaler`` that only records the optimizers it is called with."""
-
-    unscaled: Any = None
-    stepped: Any = None
-
-    def unscale_(self, optimizer: Any) -> None:
-        self.unscaled = optimizer
-
-    def step(self, optimizer: Any) -> None:
-        self.stepped = optimizer
-
-    def update(self) -> None:
-        pass
-
-
-def unscales_another_than_it_steps() -> bool:
-    import torch
-    from fairseq.optim import AMPOptimizer
-
-    wrapper = types.SimpleNamespace(
-        optimizer=object(), clip_grad_norm=lambda *arguments: torch.zeros(())
-    )
-    optimizer = object.__new__(AMPOptimizer)
-    optimizer.fp32_optimizer, optimizer._grad_scaler = wrapper, _RecordingScaler()
-    optimizer.clip_grad_norm(0.0)
-    optimizer.step()
-    scaler = optimizer._grad_scaler
-    return scaler.unscaled is not scaler.stepped
+@contextlib.contextmanager
+def _replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
+    original = getattr(owner, name)
+    setattr(owner, name, value)
+    try:
+        yield
+    finally:
+        setattr(owner, name, original)

@@ -11,7 +11,7 @@ from typing import Any, Optional
 import torch
 from torch import Tensor, nn
 
-from fairseq_mm.compat import convolution_memory_format, float32_by_default
+from fairseq_mm.compat import float32_by_default
 from fairseq_mm.errors import UserError
 from fairseq_mm.extract.backbones import build_image_backbone, list_image_models
 from fairseq_mm.extract.identity import check_is_recorded
@@ -103,7 +103,7 @@ class TrainedNetwork(nn.Module):
         self.preprocessing = preprocessing
         self.pixels_shape = preprocessing.input_shape
         self.flip = flip
-        self.memory_format = convolution_memory_format()
+        self.memory_format = torch.channels_last
         blank = torch.zeros(1, 1, int(torch.Size(self.pixels_shape).numel()), dtype=torch.uint8)
         with torch.no_grad():
             _, self.num_rows, self.dim = self.eval()(blank).shape

@@ -18,7 +18,7 @@ decay by ``lr * wd`` times its value.
 
 import ast
 import math
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 from typing import Any, List, Optional
 
@@ -29,10 +29,11 @@ from fairseq.optim.adam import FairseqAdam
 from omegaconf import II
 from torch import Tensor
 
-from fairseq_mm.compat.foreach import split_parameters
 from fairseq_mm.errors import UserError
 
 _HALF_PRECISION = (torch.float16, torch.bfloat16)
+# temporary results of an operation take as much memory as the parameters of a list
+_MOST_ELEMENTS = 2**25
 
 
 @dataclass
@@ -162,7 +163,7 @@ class AdamL2(torch.optim.Optimizer):
             with torch.enable_grad():
                 loss = closure()
         for group in self.param_groups:
-            params_by_steps = split_parameters(
+            params_by_steps = _split_parameters(
                 group["params"], lambda param: self.state[param].get("step", 0)
             )
             for params in params_by_steps:
@@ -218,3 +219,23 @@ class AdamL2(torch.optim.Optimizer):
             before = state.get(name)
             state[name] = torch.zeros_like(weight) if before is None else before.to(weight)
         return [state[name] for state in states]
+
+
+def _split_parameters(params: list[Tensor], key: Callable[[Tensor], Any]) -> Iterator[list[Tensor]]:
+    """Yield the parameters that have a gradient, in lists that one operation updates.
+
+    The parameters of a list have the same device, dtype and value of ``key``. On a CPU, each list
+    has one parameter, because the next operation finds its numbers in the cache.
+    """
+    lists: dict[Any, list[Tensor]] = {}
+    sizes: dict[Any, int] = {}
+    for param in params:
+        if param.grad is None:
+            continue
+        alike = (param.device, param.dtype, key(param))
+        lists.setdefault(alike, []).append(param)
+        sizes[alike] = sizes.get(alike, 0) + param.numel()
+        if not param.is_cuda or sizes[alike] > _MOST_ELEMENTS:
+            yield lists.pop(alike)
+            sizes.pop(alike)
+    yield from lists.values()

@@ -1,12 +1,10 @@
-import atexit
-import gc
 import os
 import subprocess
 import sys
 
 import pytest
 
-from fairseq_mm.compat import allocator, dropout_masks, launching
+from fairseq_mm.compat import allocator
 
 # allocates and frees the same block again and again, and prints the pages that the kernel cleared;
 # the module runs without its package, whose imports take seconds
@@ -98,27 +96,3 @@ def test_the_users_own_setting_stays(name):
     assert not is_set
     # a block that is mapped goes back to the kernel at once
     assert repeated > 10 * once > 0 or name == "MALLOC_MMAP_MAX_"
-
-
-@pytest.mark.parametrize(
-    ("program", "on_cpu", "expected"),
-    [
-        ("/usr/bin/fairseq-train", True, [True, True]),
-        ("/site-packages/fairseq_cli/train.py", True, [True, True]),
-        ("/usr/bin/fairseq-train", False, []),
-        ("/home/me/fairseq_mm/my_program.py", True, []),
-        ("-c", True, []),
-    ],
-)
-def test_only_commands_of_fairseq_on_a_cpu_set_the_allocator(
-    program, on_cpu, expected, monkeypatch
-):
-    calls, at_exit = [], []
-    monkeypatch.setattr(allocator, "keep_freed_memory", lambda: calls.append(True))
-    monkeypatch.setattr(dropout_masks, "draw_in_words", lambda: calls.append(True))
-    monkeypatch.setattr(atexit, "register", at_exit.append)
-    monkeypatch.setattr(sys, "argv", [program])
-    monkeypatch.chdir("/")
-    launching._tune_process(on_cpu=on_cpu)
-    assert calls == expected
-    assert at_exit == ([gc.freeze] if "fairseq-train" in program or "cli" in program else [])

@@ -11,7 +11,7 @@ import hydra
 import numpy as np
 import pytest
 import torch
-from fairseq.data import LanguagePairDataset, TokenBlockDataset
+from fairseq.data import TokenBlockDataset
 from fairseq.models.bart import BARTModel
 from fairseq.models.bart.model import bart_base_architecture
 from fairseq.sequence_generator import SequenceGenerator
@@ -21,7 +21,6 @@ from toy_data import (
     PACKAGE,
     make_captions_folder,
     make_dictionary,
-    multiplies_float16_on_cpu,
     needs_float16_on_cpu,
     run_fairseq,
 )
@@ -58,27 +57,13 @@ def test_checkpoint_loads_with_weights_only(monkeypatch, tmp_path, data):
 def test_a_pretrained_checkpoint_that_is_absent_is_refused(monkeypatch, tmp_path, data):
     absent, folder = tmp_path / "absent.pt", tmp_path / "saved"
     command = ("train", data, *TRAINING, "--save-dir", folder, "--batch-size", "6")
-    with pytest.raises(UserError, match=f"--finetune-from-model {absent}: there is no such file"):
+    with pytest.raises(ValueError, match=f"--finetune-from-model {absent} does not exist"):
         run_fairseq(monkeypatch, *command, "--finetune-from-model", absent)
-    assert not folder.exists()
     # a training that continues needs it no longer
     run_fairseq(monkeypatch, *command, "--max-update", "1")
     run_fairseq(monkeypatch, *command, "--max-update", "2", "--finetune-from-model", absent)
     state = load(folder / "checkpoint_last.pt")
     assert state["optimizer_history"][-1]["num_updates"] == 2
-
-
-def test_features_of_small_images_do_not_depend_on_their_batch():
-    torch.manual_seed(3)
-    layout = compat.convolution_memory_format()
-    for channels, kernel, side in ((3, 3, 1), (4, 3, 1), (5, 3, 2), (6, 5, 1), (6, 1, 1)):
-        convolution = torch.nn.Conv2d(channels, 7, kernel, padding=kernel // 2)
-        maps = torch.randn(4, channels, side, side)
-        with torch.no_grad():
-            expected = convolution(maps)
-            convolution = convolution.to(memory_format=layout)
-            found = torch.cat([convolution(m[None].contiguous(memory_format=layout)) for m in maps])
-        torch.testing.assert_close(found, expected)
 
 
 def test_applying_twice_changes_nothing():
@@ -116,32 +101,6 @@ def test_fp16_on_the_cpu_keeps_gradients_apart(monkeypatch):
     assert called_with(monkeypatch, common={"fp16": True, "cpu": True}).common.fp16_no_flatten_grads
     cfg = called_with(monkeypatch, common={"fp16": False, "cpu": True})
     assert not cfg.common.fp16_no_flatten_grads
-
-
-@pytest.mark.skipif(multiplies_float16_on_cpu(), reason="newer PyTorch trains it")
-def test_fp16_on_the_cpu_is_refused_where_it_cannot_be_computed(monkeypatch):
-    with pytest.raises(UserError, match=r"multiplies no float16 on a CPU\. Use --bf16, or"):
-        called_with(monkeypatch, common={"fp16": True, "cpu": True})
-
-
-def test_precision_that_loses_updates_is_warned_of(monkeypatch, caplog):
-    called_with(monkeypatch, common={"cpu": True, "bf16": True})
-    assert "memory-efficient" not in caplog.text
-    called_with(monkeypatch, common={"cpu": True, "bf16": True, "memory_efficient_bf16": True})
-    assert caplog.text.count("--memory-efficient-bf16 keeps no float32 copy") == 1
-
-
-def test_diverse_beams_generate_every_image(monkeypatch, capsys, tmp_path, data):
-    run_fairseq(monkeypatch, "train", data, *TRAINING, "--save-dir", tmp_path, "--batch-size", "6")
-    capsys.readouterr()
-    run_fairseq(
-        monkeypatch,
-        "generate",
-        *(data, "--task", "multimodal_captioning", "--path", tmp_path / "checkpoint_last.pt"),
-        *("--gen-subset", "valid", "--cpu", "--beam", "4", "--diverse-beam-groups", "2"),
-        *("--diverse-beam-strength", "0.5", "--max-len-b", "8"),
-    )
-    assert capsys.readouterr().out.count("\nH-") == 7
 
 
 def search(step_logits, *, n, max_len=7, beam=2, prefix=None):
@@ -322,27 +281,6 @@ def test_command_lines_of_fairseq_keep_their_log(started_python, tmp_path, data)
     assert "pin_memory" not in result.stderr
 
 
-def test_pinned_memory_is_silent_in_command_lines_of_fairseq_alone(started_python):
-    code = """
-import warnings
-{before}
-import fairseq_mm
-fairseq_mm.register()
-fairseq_mm.compat.activate()
-warnings.warn("'pin_memory' argument is set as true but no accelerator is found, then")
-warnings.warn("'pin_memory' argument is another one")
-"""
-    for before, count in (("", 2), ("import fairseq_cli.train", 1)):
-        result = subprocess.run(
-            [started_python, "-c", code.format(before=before)],
-            capture_output=True,
-            text=True,
-            check=True,
-            cwd=PACKAGE.parent,
-        )
-        assert result.stderr.count("UserWarning: 'pin_memory' argument is") == count
-
-
 @pytest.mark.parametrize(
     "options",
     [
@@ -430,11 +368,6 @@ def test_hydra_trains(started_python, tmp_path, data):
             "checkpoint.finetune_from_model must be given on the command line, such as "
             "model.activation_dropout=...",
         ),
-        (
-            "multimodal_captioning/config/m_rnn.yaml",
-            ["model._name=m_rnn_gigantic", "task.data=DATA", "checkpoint.save_dir=ck"],
-            "--arch m_rnn_gigantic (model._name) is not known: did you mean m_rnn",
-        ),
     ],
 )
 def test_a_recipe_that_is_not_complete_ends_hydra_in_one_line(
@@ -479,47 +412,9 @@ def test_language_models_take_a_line_a_sample():
     assert [block.tolist() for block in blocks] == [[4, 5, 2], [6, 2]]
 
 
-@pytest.mark.parametrize(
-    "options",
-    [(), ("--valid-subset", "one,two"), ("--combine-valid-subsets", "--valid-subset", "one,two")],
-    ids=["default", "two", "combined"],
-)
-def test_disabled_validation_needs_no_validation_split(monkeypatch, tmp_path, data, options):
-    for path in data.glob("valid.*"):
-        path.unlink()
-    where = ("--save-dir", tmp_path, "--batch-size", "6", "--disable-validation", *options)
-    run_fairseq(monkeypatch, "train", data, *TRAINING, *where)
-    assert (tmp_path / "checkpoint_last.pt").exists()
-
-
 def test_a_missing_validation_split_is_still_an_error(monkeypatch, tmp_path, data):
     for path in data.glob("valid.*"):
         path.unlink()
     where = ("--save-dir", tmp_path, "--batch-size", "6")
     with pytest.raises((FileNotFoundError, UserError), match="valid"):
         run_fairseq(monkeypatch, "train", data, *TRAINING, *where)
-
-
-def pairs(count, length=3):
-    """``count`` examples as fairseq's translation task has them."""
-    dictionary = make_dictionary()
-    lines = [torch.full((length,), 5) for _ in range(count)]
-    sizes = np.full(count, length)
-    return LanguagePairDataset(lines, sizes, dictionary, lines, sizes, dictionary)
-
-
-def test_examples_of_a_dropped_last_batch_are_counted_in_one_line(caplog):
-    dataset = pairs(21)
-    batches = dataset.batch_by_size(np.arange(21), None, 16, 8)
-    dropped = 21 - sum(map(len, batches))
-    found = [r.getMessage() for r in caplog.records if r.name.startswith("fairseq_mm")]
-    assert len(found) == bool(dropped)
-    if dropped:  # not by stock fairseq
-        assert found[0].startswith(f"{dropped} of 21 examples are left out: ")
-        assert found[0].endswith(
-            " is no multiple of 8; to keep them, give --required-batch-size-multiple 1"
-        )
-    caplog.clear()
-    assert sum(map(len, dataset.batch_by_size(np.arange(21), None, 16, 1))) == 21
-    assert sum(map(len, pairs(16).batch_by_size(np.arange(16), None, 16, 8))) == 16
-    assert not caplog.records

@@ -59,11 +59,6 @@ def test_a_compiler_that_fails_in_an_update_or_a_validation_is_said(
         run_fairseq(monkeypatch, "train", tmp_path / "data", *options)
 
 
-def test_an_old_pytorch_is_said():
-    with pytest.raises(UserError, match=r"^--compile: needs PyTorch 2.0 or newer\. Train without"):
-        compile_model(SimpleNamespace())
-
-
 def test_a_folder_of_compiled_files_that_cannot_be_made_is_said():
     def fail():
         raise FileNotFoundError(2, "No such file or directory", "/nowhere/cache")

@@ -51,12 +51,3 @@ def test_commands_with_the_plugin_compute_what_they_compute_without_it(run, plai
     results = run("user-dir")
     assert results.pop("modules")
     assert results == plain
-
-
-def test_a_process_that_uses_the_package_trains_fairseqs_tasks_as_fairseq_does(run, plain):
-    results = run("active")
-    assert results.pop("modules")
-    # the search is one of the process, where repeats are really forbidden
-    texts = results.pop("translated without repeats")
-    assert texts != plain["translated without repeats"]
-    assert results == {name: x for name, x in plain.items() if name in results}

@@ -11,10 +11,8 @@ from fairseq import checkpoint_utils
 from fairseq.criterions.cross_entropy import CrossEntropyCriterion
 from fairseq_cli import train as fairseq_train
 from toy_data import make_captions_folder, run_fairseq
-from toy_processes import all_children_end, needs_fork, train_by, training_configuration
+from toy_processes import needs_fork, train_by, training_configuration
 from toy_training_states import assert_same_training
-
-from fairseq_mm.errors import UserError
 
 # six updates an epoch
 OPTIONS = (
@@ -240,14 +238,6 @@ def test_trainings_of_one_process_do_not_share_scores(train, tmp_path):
     assert (tmp_path / "other" / "checkpoint_best.pt").exists()
 
 
-def test_a_crafted_state_is_named_in_one_line(train, stopped):
-    state = torch.load(stopped)
-    state["extra_state"]["stopping"] = {"score": 3}
-    torch.save(state, stopped)
-    with pytest.raises(UserError, match=r"checkpoint_last\.pt: no model can be made"):
-        train("stopped", *UNSTABLE)
-
-
 @needs_fork
 def test_two_processes_stop_and_continue_together(data, tmp_path):
     configuration = training_configuration(*(data, *OPTIONS, *UNSTABLE, "--patience", "2"))
@@ -267,23 +257,6 @@ def test_two_processes_stop_and_continue_together(data, tmp_path):
     for state in (whole, raised):
         state["extra_state"]["best"] = None
     assert_same_training(whole, raised)
-
-
-def test_workers_end_with_a_training_that_stops_within_an_epoch(train, monkeypatch):
-    """Even while the objects of the training live on, as they do in a traceback."""
-    kept = []
-    original = fairseq_train.train
-    monkeypatch.setattr(
-        fairseq_train,
-        "train",
-        lambda cfg, trainer, task, epochs: (
-            kept.append(epochs) or original(cfg, trainer, task, epochs)
-        ),
-    )
-    options = ("--num-workers", "2", "--data-buffer-size", "1", "--batch-size", "2")
-    train("saved", "--max-update", "2", *options)
-    assert kept
-    assert all_children_end()
 
 
 def test_a_training_that_fails_says_why_and_saves_its_crash(train, tmp_path, monkeypatch):
