@@ -17,7 +17,6 @@ than 10 % worse, relative to its limit, or to its first peer if it has no limit.
 
 import argparse
 import contextlib
-import io
 import json
 import os
 import platform
@@ -355,8 +354,6 @@ def reward_training(setting: Setting) -> Iterator[Row]:
     """
     import m_rnn as program
 
-    from fairseq_mm.cli.main import main as run_command
-
     steps, workers = (1 if setting.is_small else 5), 0 if setting.threads == 1 else 2
     options = ["--criterion", "self_critical", "--one-per-item", "--sample-args"]
     # captions of the drawn data's length: an untrained model would write on
@@ -364,8 +361,6 @@ def reward_training(setting: Setting) -> Iterator[Row]:
     times: list[tuple[float, float, float]] = []
     with tempfile.TemporaryDirectory() as folder:
         program.write_data(Path(folder))
-        with contextlib.redirect_stdout(io.StringIO()):
-            run_command(["frequencies", folder])
         plain = program.build_trainer(Path(folder), Path(folder, "plain"))
         trainer = program.build_trainer(Path(folder), Path(folder, "rewards"), *options)
         for number in range(setting.rounds + 1):

@@ -6,7 +6,6 @@ source "$(dirname "$0")/../gpus.sh"
 share_batch 32 images
 # 3 epochs of the images of Flickr8k; CIDEr-D was highest after the first.
 updates=600
-[ -e "$1/train.document_frequencies.npz" ] || fairseq-mm frequencies "$1"
 exec fairseq-train "$1" --user-dir "$(dirname "$0")/../../fairseq_mm" \
     --task multimodal_captioning --arch m_rnn --criterion self_critical \
     --finetune-from-model "$3" --one-per-item --sample-dropout \

@@ -31,7 +31,6 @@ SUBCOMMANDS = {
     "extract": "Extract features of images or videos to a feature store.",
     "store": "Inspect, verify, import, merge and convert feature stores.",
     "score": "Score generated texts against references.",
-    "frequencies": "Count the document frequencies that rewards by CIDEr-D need.",
     "embed": "Embed images, sentences and words to a feature store.",
     "rank": "Rank images against sentences (R@K), or stories under prompts or images.",
     "perplexity": "Compute the perplexity of texts.",
@@ -58,6 +57,8 @@ SUBCOMMANDS = {
 GONE = {
     "completion": "the shell's own completion of file names, and --help for options",
     "demo": "`make demo`, or `python examples/demo/run_demo.py`, in a clone of the repository",
+    "convert --to": "`fairseq-mm export`, or the folder that was converted",
+    "frequencies": "`fairseq-train --criterion self_critical`, which counts them itself",
     "gain": "`fairseq-mm score --system FILE --text-only FILE --baseline FILE`",
     "study": "`python examples/human_evaluation/study.py`, in a clone of the repository",
     "extract --decode-on": "--workers",

@@ -45,7 +45,7 @@ from torch import Tensor, nn
 
 from fairseq_mm.criterions._linear_output import replaced, unwrap
 from fairseq_mm.errors import UserError
-from fairseq_mm.metrics.document_frequencies import digest_texts, read_frequencies
+from fairseq_mm.metrics.cider import InverseDocumentFrequencies, count_documents, ngram_counts
 from fairseq_mm.metrics.reward_workers import RewardWorkers
 from fairseq_mm.metrics.rewards import Job, Rewards, read_rewards
 from fairseq_mm.modules.evaluation_mode import evaluation_mode
@@ -56,8 +56,9 @@ BASELINES = ("samples", "greedy")
 # created at run time, so Any for type checkers
 Baseline: Any = ChoiceEnum(BASELINES)
 _NAME = "--criterion self_critical"
-# fairseq's name of the split that is trained
-TRAIN = "train"
+# Words of the texts in which document frequencies are counted. Their n-grams are held in memory;
+# the captions of COCO have 7 million words.
+_MAX_WORDS = 12_000_000
 # sums over the samples of an update that the log has
 _SUMS = ("reward", "greedy_reward", "sample_length", "cut_samples")
 
@@ -147,14 +148,8 @@ class SelfCriticalCriterion(CrossEntropyCriterion):
         self.text = task.reward_text()
         self._policies: Optional[tuple[Any, ...]] = None  # the second is greedy search
         self._workers: Optional[RewardWorkers] = None
-        self._references: dict[str, References] = {}
+        self._references: Optional[References] = None
         self._is_constant_said = False
-        self._frequencies = None
-        if "cider" in self.weights:
-            files = digest_texts(task.reward_files(TRAIN))
-            self._frequencies = read_frequencies(
-                task.cfg.data, TRAIN, find=self.text.find, texts=files
-            )
 
     def forward(
         self, model: nn.Module, sample: dict[str, Any], reduce: bool = True
@@ -168,12 +163,21 @@ class SelfCriticalCriterion(CrossEntropyCriterion):
         if not model.training:
             return super().forward(model, sample, reduce)
         module = unwrap(model, "self_critical", generates=True)
+        dataset = self.task.datasets[sample["split"]]
+        # the next epoch may read another folder
+        if self._references is None or self._references.dataset is not dataset:
+            self._references = References(dataset, self.text, sample["split"])
+        references = self._references
         with evaluation_mode(module):
             drawn = self._draw(module, sample)
         assert self._policies is not None
-        policy, workers = self._policies[0], self._workers
-        assert workers is not None
-        workers.submit(self._jobs(sample, drawn))
+        policy = self._policies[0]
+        if self._workers is None:
+            frequencies = references.count_frequencies() if "cider" in self.weights else None
+            # by now, the loaders of data have been forked, which need no frequencies
+            self._workers = RewardWorkers(Rewards(self.weights, frequencies), self.reward_workers)
+        workers = self._workers
+        workers.submit(self._jobs(sample, drawn, references))
 
         def forward(*args: Any, **kwargs: Any) -> Tensor:
             return policy.log_probabilities(sample, drawn[0])
@@ -225,27 +229,17 @@ class SelfCriticalCriterion(CrossEntropyCriterion):
     def _draw(self, module: Any, sample: dict[str, Any]) -> list[Any]:
         """Sample texts for a batch; with ``--baseline greedy``, add the texts of greedy search."""
         if self._policies is None:
-            self._policies = self._build_policies(module)
-            rewards = Rewards(self.weights, self._frequencies)
-            # by now, the loaders of data have been forked, which need no frequencies
-            self._workers = RewardWorkers(rewards, self.reward_workers)
+            kinds = [(self.num_samples, True), (1, False)]
+            self._policies = tuple(
+                self.task.build_policy(module, beam, sampling=is_sampling, text=self.sample_args)
+                for beam, is_sampling in (kinds if self.baseline == "greedy" else kinds[:1])
+            )
         # validation's samples, if any, have stream 0
         return [policy.draw(sample, self.update_num + 1) for policy in self._policies]
 
-    def _build_policies(self, module: Any) -> tuple[Any, ...]:
-        def build(beam: int, *, sampling: bool) -> Any:
-            return self.task.build_policy(module, beam, sampling=sampling, text=self.sample_args)
-
-        policies = [build(self.num_samples, sampling=True)]
-        if self.baseline == "greedy":
-            policies.append(build(1, sampling=False))
-        return tuple(policies)
-
-    def _jobs(self, sample: dict[str, Any], drawn: list[Any]) -> list[Job]:
-        split = sample["split"]
-        if split not in self._references:
-            self._references[split] = References(self.task.datasets[split], self.text, split)
-        references = self._references[split]
+    def _jobs(
+        self, sample: dict[str, Any], drawn: list[Any], references: "References"
+    ) -> list[Job]:
         texts: list[list[Any]] = [[] for _ in sample["id"]]
         for tokens, is_cut in drawn:
             for own, lines, cuts in zip(texts, tokens, is_cut):
@@ -295,6 +289,7 @@ class References:
     def __init__(self, dataset: Any, text: Any, split: str) -> None:
         if dataset.target is None:
             raise UserError(f"{_NAME}: the split {split} has no references.")
+        self.dataset = dataset
         self.text = text
         # texts that were cut for the model are not cut here
         self.lines = getattr(dataset.target, "lines", dataset.target)
@@ -303,6 +298,19 @@ class References:
         self.starts = np.searchsorted(self.item[self.order], np.arange(self.item.max() + 2))
 
     def __getitem__(self, line: int) -> list[list[Any]]:
-        item = self.item[line]
+        return self._of_item(self.item[line])
+
+    def _of_item(self, item: int) -> list[list[Any]]:
         lines = self.order[self.starts[item] : self.starts[item + 1]]
         return [self.text.words(self.lines[int(i)].tolist()) for i in lines]
+
+    def count_frequencies(self) -> InverseDocumentFrequencies:
+        """Count in how many items each n-gram occurs, and return the n-grams' weights for CIDEr-D.
+
+        Of a split with very many words, a part of the items is counted, spread evenly.
+        """
+        total, words = len(self.starts) - 1, int(np.sum(self.lines.sizes))
+        count = total if words <= _MAX_WORDS else max(1, total * _MAX_WORDS // words)
+        items = (self._of_item(i * total // count) for i in range(count))
+        counts = count_documents([ngram_counts(words) for words in texts] for texts in items)
+        return InverseDocumentFrequencies(counts, count)

@@ -5,7 +5,7 @@ comparing numbers is faster than comparing text. If words are split into subword
 The end of a text counts as a word, so that texts with and without an end get different rewards.
 """
 
-from collections.abc import Collection, Hashable, Iterable, Sequence
+from collections.abc import Collection, Hashable, Sequence
 from typing import Any, Optional
 
 from fairseq.data import Dictionary
@@ -55,24 +55,3 @@ class RewardText:
             self.words(line[: line.index(self.end) + (not cut)])
             for line, cut in zip(tokens.tolist(), is_cut.tolist())
         ]
-
-    def spell(self, word: Any) -> str:
-        """Return the text of a word, as it is written in a file of document frequencies."""
-        return self.dictionary.symbols[word] if self.subwords is None else word
-
-    def find(self, spellings: Iterable[str]) -> list[Hashable]:
-        """Return the words whose texts are ``spellings``, the inverse of :meth:`spell`."""
-        if self.subwords is not None:
-            return list(spellings)
-        return [self.dictionary.index(text) for text in spellings]
-
-
-def text_files(base: str, languages: tuple[Optional[str], Optional[str]]) -> list[str]:
-    """Return the paths of a split's binarised targets and of its ``.visual_ids``.
-
-    ``base`` is the path of the split in its folder, ``languages`` are the file extensions of source
-    and target texts, both None if there are no source texts.
-    """
-    source, target = languages
-    text = base if target is None else f"{base}.{source}-{target}.{target}"
-    return [f"{text}.bin", f"{text}.idx", f"{base}.visual_ids"]

@@ -29,7 +29,7 @@ from fairseq_mm.compat import (
 from fairseq_mm.data.binarised_split import read_binarised_references
 from fairseq_mm.data.binarised_text import build_dictionary
 from fairseq_mm.data.feature_store import FeatureStores, open_folder_features
-from fairseq_mm.data.reward_text import RewardText, text_files
+from fairseq_mm.data.reward_text import RewardText
 from fairseq_mm.data.split_files import first_lines, read_references
 from fairseq_mm.errors import UserError
 from fairseq_mm.generation.defaults import ALLOW_UNK_HELP, SEED
@@ -312,12 +312,6 @@ class GenerationTask(GeneratesText, FairseqTask):
     def reward_text(self) -> RewardText:
         """Return the object that turns token indices into the words that rewards compare."""
         return RewardText(self.target_dictionary)
-
-    def reward_files(self, split: str) -> list[str]:
-        """Return the paths, which may not exist, of a split's binarised targets and visual ids."""
-        base = os.path.join(self.cfg.data, split)
-        languages = getattr(self.cfg, "source_lang", None), getattr(self.cfg, "target_lang", None)
-        return text_files(base, languages)
 
     def get_prefix(self, sample: dict[str, Any]) -> Optional[Tensor]:
         """Return the tokens [B, p] with which the texts generated for the batch ``sample`` begin.

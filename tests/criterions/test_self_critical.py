@@ -9,6 +9,7 @@ import os
 import signal
 import time
 from argparse import Namespace
+from collections import Counter
 
 import numpy as np
 import pytest
@@ -27,11 +28,11 @@ from toy_data import (
 from toy_processes import all_children_end, needs_fork
 from toy_story_models import make_story_folder
 
-from fairseq_mm.cli.main import main
-from fairseq_mm.criterions.self_critical import baselines
+from fairseq_mm.criterions.self_critical import References, baselines
 from fairseq_mm.errors import UserError
 from fairseq_mm.generation.sampling_policy import Drawn
 from fairseq_mm.generation.seeded_sampling import SeededSampling
+from fairseq_mm.metrics.cider import InverseDocumentFrequencies
 from fairseq_mm.metrics.reward_workers import RewardWorkers
 from fairseq_mm.metrics.rewards import Job, Rewards
 from fairseq_mm.modules.evaluation_mode import evaluation_mode
@@ -60,13 +61,9 @@ OPTIONS = {
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory):
-    """The data of each task, with document frequencies."""
+    """The data of each task."""
     folder = tmp_path_factory.mktemp("data")
-    made = {}
-    for task, make in FOLDERS.items():
-        made[task] = make(folder / task)
-        assert main(["frequencies", str(made[task])]) in (None, 0)
-    return made
+    return {task: make(folder / task) for task, make in FOLDERS.items()}
 
 
 def load(folders, name, *, arch=None, folder=None, **options):
@@ -106,6 +103,43 @@ def batch_of(task, *indices):
 def criterion_of(task, **options):
     cls = CRITERION_REGISTRY["self_critical"]
     return cls(task, False, **{**OPTIONS, **options})
+
+
+def rewards_of(found):
+    """The rewards that a criterion computes, with the frequencies of the training split."""
+    references = References(found.task.datasets["train"], found.text, "train")
+    return Rewards(found.weights, references.count_frequencies())
+
+
+def naive_frequencies(items):
+    """In how many items, each a list of texts, the n-grams of 1 to 4 words occur."""
+    return Counter(
+        ngram
+        for texts in items
+        for ngram in {
+            tuple(text[i : i + n])
+            for text in texts
+            for n in range(1, 5)
+            for i in range(len(text) - n + 1)
+        }
+    )
+
+
+@pytest.mark.parametrize("name", ["multimodal_captioning", "visual_storytelling"])
+@pytest.mark.parametrize("is_part", [False, True])
+def test_document_frequencies_are_counted_once_an_item(folders, name, is_part, monkeypatch):
+    task = load(folders, name)
+    text = task.reward_text()
+    references = References(task.datasets["train"], text, "train")
+    lines = [text.words(line.tolist()) for line in references.lines]
+    per_item = {"multimodal_captioning": 3, "visual_storytelling": 2}[name]
+    items = [lines[i : i + per_item] for i in range(0, len(lines), per_item)]
+    if is_part:  # every second item
+        words = sum(len(line) for line in references.lines)
+        monkeypatch.setattr("fairseq_mm.criterions.self_critical._MAX_WORDS", words // 2 + 1)
+        items = items[::2]
+    expected = InverseDocumentFrequencies(naive_frequencies(items), len(items))
+    assert references.count_frequencies().squares == expected.squares
 
 
 def gradients(model):
@@ -174,7 +208,7 @@ def test_the_mean_over_samples_approaches_the_exact_gradient(folders, baseline):
     # a text of two words is cut, and has no end
     samples = [[w for w in t if w != pad] if t[1] == end else t[:2] for t in texts]
     lines = [task.datasets["train"].target[i].tolist() for i in range(3)]
-    rewards = Rewards(found.weights, found._frequencies).score(Job(samples, lines))
+    rewards = rewards_of(found).score(Job(samples, lines))
     with evaluation_mode(model):
         probabilities = policy.log_probabilities(sample, Drawn(torch.tensor([texts]), None)).exp()
     (-(probabilities[0] * torch.tensor(rewards)).sum()).backward()
@@ -343,7 +377,7 @@ def test_the_task_says_the_number_of_the_update(folders):
 def test_workers_give_the_rewards_of_one_process_and_end(folders):
     task = load(folders, "multimodal_captioning")
     found = criterion_of(task, rewards="cider=1,bleu=0.5,rouge_l=0.25")
-    rewards = Rewards(found.weights, found._frequencies)
+    rewards = rewards_of(found)
     generator = np.random.default_rng(0)
     jobs = [
         Job(
@@ -368,7 +402,7 @@ def test_workers_end_with_a_process_that_is_killed(folders):
     receiver, sender = multiprocessing.Pipe(duplex=False)
     child = os.fork()
     if child == 0:
-        workers = RewardWorkers(Rewards(found.weights, found._frequencies), 2)
+        workers = RewardWorkers(rewards_of(found), 2)
         workers.submit([])
         workers.collect()  # the workers are ready
         sender.send([process.pid for process in workers._processes])
@@ -516,7 +550,7 @@ def test_a_constant_reward_is_said_once(folders, caplog):
     found = criterion_of(task, sample_args='{"max_len_b": 1}')
     found._draw = lambda *_: [Drawn(torch.tensor([[[4, 2]] * 3]), torch.zeros(1, 3).bool())]
     found._policies = (policy_of(task, model, 3, "{}"),)
-    found._workers = RewardWorkers(Rewards(found.weights, found._frequencies), 0)
+    found._workers = RewardWorkers(rewards_of(found), 0)
     for _ in range(2):
         loss, *_ = found(model, batch_of(task, 0))
         assert loss == 0

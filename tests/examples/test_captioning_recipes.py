@@ -24,12 +24,10 @@ def test_any_number_of_gpus_gives_the_same_batch(run_recipe, recipe):
 
 
 def test_rewards_train_a_checkpoint_on(run_recipe):
-    """With ``fairseq-mm frequencies`` before, which is not run here."""
     for gpus in (1, 2, 16):
-        counted, call = run_recipe(
+        (call,) = run_recipe(
             EXAMPLE, "train_self_critical", "data", "saved", "best.pt", "--lr", "1", GPUS=str(gpus)
         )
-        assert counted[-2:] == ["frequencies", "data"]
         args = parse_training(call)
         assert gpus * args.batch_size == 32
         assert (args.criterion, args.finetune_from_model) == ("self_critical", "best.pt")
@@ -288,7 +286,7 @@ def test_one_command_trains_on_a_grid_and_then_for_cider(run_recipe, tmp_path):
     assert subcommands(calls) == [
         *("extract", "fairseq-train", *described),
         *("fairseq-train", "export", "extract", *described),
-        *("frequencies", "fairseq-train", *described),
+        *("fairseq-train", *described),
     ]
     again = [call for call in calls if "extract" in call][1]
     assert {"out/network/separated/mobilenet_v2.pt", "out/network_data/features.h5"} <= set(again)

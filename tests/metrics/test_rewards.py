@@ -3,17 +3,22 @@
 import pytest
 
 from fairseq_mm.metrics.bleu import smoothed_bleu
-from fairseq_mm.metrics.cider import CiderD, InverseDocumentFrequencies
-from fairseq_mm.metrics.document_frequencies import count_frequencies
+from fairseq_mm.metrics.cider import (
+    CiderD,
+    InverseDocumentFrequencies,
+    count_documents,
+    ngram_counts,
+)
 from fairseq_mm.metrics.rewards import Job, Rewards, read_rewards
 from fairseq_mm.metrics.rouge import rouge_l
 
 ITEMS = [[[4, 5, 6, 7, 2], [4, 5, 2]], [[8, 5, 6, 2]], [[9, 9, 2]]]
 SAMPLES = [[4, 5, 6, 2], [4, 5, 6], [8, 9]]
+COUNTS = count_documents([ngram_counts(words) for words in texts] for texts in ITEMS)
 
 
 def test_a_reward_is_the_weighted_sum_of_its_metrics():
-    weights = InverseDocumentFrequencies(count_frequencies(ITEMS), len(ITEMS))
+    weights = InverseDocumentFrequencies(COUNTS, len(ITEMS))
     own = CiderD(ITEMS)
     expected = [
         own.score_item(sample, 0)
@@ -28,5 +33,5 @@ def test_a_reward_is_the_weighted_sum_of_its_metrics():
 
 
 def test_an_item_counts_an_ngram_once():
-    assert count_frequencies(ITEMS)[(5,)] == 2
-    assert count_frequencies(ITEMS)[(9,)] == 1
+    assert COUNTS[(5,)] == 2
+    assert COUNTS[(9,)] == 1
