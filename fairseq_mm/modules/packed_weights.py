@@ -118,6 +118,12 @@ def _multiplies_integers_exactly() -> bool:
     return bool((sums == 64 * 127 * (255 - _ZERO_POINT)).all())
 
 
+def _packs_bfloat16() -> bool:
+    """Return True if oneDNN packs bfloat16 on this processor: with AVX-512 or avx_ne_convert."""
+    is_supported = getattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", None)
+    return is_supported is None or bool(is_supported())
+
+
 def is_autocast_on_cpu() -> bool:
     """Return True if autocast is enabled for CPUs."""
     # A step of a story calls this 60 times, and the older function takes four times as long.
@@ -149,6 +155,8 @@ def can_pack(dtype: str = "float32") -> bool:
         return False
     if not all(hasattr(operators, name) for name in _OPERATORS[library]):
         return False
+    if dtype == "bfloat16":
+        return _packs_bfloat16()
     return dtype != "int8" or _multiplies_integers_exactly()
 
 
@@ -170,9 +178,10 @@ def pack_weights(model: nn.Module, dtype: str = "float32") -> None:
                 f"`weights_dtype` must be float32 on the device {devices.pop()}, but is {dtype}."
             )
         if not can_pack(dtype):
+            processors = {"bfloat16": "AVX-512 or avx_ne_convert", "int8": "VNNI or AMX"}
             raise UserError(
-                f"`weights_dtype` {dtype} needs operators of oneDNN, which PyTorch 2.1 or newer has"
-                + (", and a processor with VNNI or AMX." if dtype == "int8" else ".")
+                f"`weights_dtype` {dtype} needs operators of oneDNN, which PyTorch 2.1 or newer "
+                f"has, and a processor with {processors[dtype]}."
             )
     elif not can_pack():
         return

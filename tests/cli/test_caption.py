@@ -53,6 +53,11 @@ def caption(trained, capsys):
     return run
 
 
+needs_int8 = pytest.mark.skipif(
+    not packed_weights.can_pack("int8"), reason="this processor multiplies no int8"
+)
+
+
 def write_training_text(folder, captions):
     (folder / "text").mkdir(parents=True)
     (folder / "text" / "train.txt").write_text("".join(f"{line}\n" for line in captions))
@@ -175,6 +180,16 @@ def test_draws_follow_the_seed(caption, images):
     assert drawn[0] == drawn[1] != drawn[2]
 
 
+@pytest.mark.parametrize("dtype", ["bfloat16", "int8"])
+def test_a_processor_without_a_type_is_said_in_one_line(caption, images, monkeypatch, dtype):
+    monkeypatch.setattr(packed_weights, "can_pack", lambda dtype="float32": dtype == "float32")
+    status, lines, errors = caption(*images, "--weights-dtype", dtype)
+    assert (status, lines) == (2, [])
+    assert errors.startswith(f"fairseq-mm caption: `weights_dtype` {dtype} needs operators of")
+    assert errors.count("\n") == 1
+
+
+@needs_int8
 def test_smaller_weights_are_used_for_the_captions(caption, images, monkeypatch):
     monkeypatch.setattr(packed_weights, "_MIN_ELEMENTS", 1)
     _, lines, _ = caption(*images, "--jsonl")
@@ -439,6 +454,7 @@ def test_a_split_that_cannot_be_captioned(caption, trained, tmp_path, arguments,
     assert len(errors.splitlines()) == 1
 
 
+@needs_int8
 def test_generators_of_one_model_keep_their_types_of_weights(trained, images, monkeypatch):
     monkeypatch.setattr(packed_weights, "_MIN_ELEMENTS", 1)
     model = from_pretrained(trained, device="cpu")
@@ -453,6 +469,7 @@ def test_generators_of_one_model_keep_their_types_of_weights(trained, images, mo
     assert list(map(list, zip(*found))) == expected
 
 
+@needs_int8
 def test_copies_of_a_generator_use_smaller_weights_as_well(trained, images, monkeypatch):
     monkeypatch.setattr(packed_weights, "_MIN_ELEMENTS", 1)
     model = from_pretrained(trained, device="cpu")

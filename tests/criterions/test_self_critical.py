@@ -399,26 +399,24 @@ def test_workers_give_the_rewards_of_one_process_and_end(folders):
 def test_workers_end_with_a_process_that_is_killed(folders):
     task = load(folders, "multimodal_captioning")
     found = criterion_of(task)
-    receiver, sender = multiprocessing.Pipe(duplex=False)
+    ours, theirs = multiprocessing.Pipe()
     child = os.fork()
     if child == 0:
         workers = RewardWorkers(rewards_of(found), 2)
-        workers.submit([])
-        workers.collect()  # the workers are ready
-        sender.send([process.pid for process in workers._processes])
-        time.sleep(60)
-        os._exit(0)
-    processes = receiver.recv()
+        while True:
+            workers.submit([])
+            workers.collect()  # fails if a worker has ended
+            theirs.send([process.pid for process in workers._processes])
+            theirs.recv()
+    processes = ours.recv()
     for process in processes:
         os.kill(process, signal.SIGINT)  # the keyboard's, which reaches all
-    time.sleep(0.2)
-    assert all(map(is_running, processes))
+    ours.send("again")
+    assert ours.recv() == processes
     os.kill(child, signal.SIGKILL)
     os.waitpid(child, 0)
-    deadline = time.monotonic() + 5
-    while any(map(is_running, processes)) and time.monotonic() < deadline:
+    while any(map(is_running, processes)):  # pytest's own limit ends it
         time.sleep(0.01)
-    assert not any(map(is_running, processes))
 
 
 def is_running(process):

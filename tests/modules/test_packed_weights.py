@@ -220,6 +220,12 @@ def test_a_processor_whose_sums_are_cut_off_is_refused(monkeypatch):
         packed_weights._multiplies_integers_exactly.cache_clear()
 
 
+def test_a_processor_without_bfloat16_is_refused(monkeypatch):
+    monkeypatch.setattr(packed_weights, "_packs_bfloat16", lambda: False)
+    with pytest.raises(UserError, match="and a processor with AVX-512 or avx_ne_convert"):
+        pack_weights(model(), "bfloat16")
+
+
 def test_an_old_pytorch_is_named(monkeypatch):
     monkeypatch.setattr(packed_weights, "can_pack", lambda dtype="float32": False)
     layers = model()
