@@ -70,7 +70,11 @@ SHARED: dict[str, dict[str, Any]] = {
 # named as in fairseq-generate, whose options do the same
 GENERATION: dict[str, dict[str, Any]] = {
     "beam": {"type": int, "metavar": "N", "help": "Width of the beam; 1 is greedy search."},
-    "nbest": {"type": int, "metavar": "N", "help": "Number of hypotheses for each input."},
+    "nbest": {
+        "type": int,
+        "metavar": "N",
+        "help": "Number of hypotheses for each input; a --beam that is not given is at least N.",
+    },
     "sampling": {"action": "store_true", "help": "Sample tokens instead of searching."},
     "sampling_topk": {
         "type": int,

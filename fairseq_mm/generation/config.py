@@ -71,7 +71,8 @@ class GenerationConfig:
     Args:
         beam: Width of the beam; 1 is greedy search. With ``sampling``, the number of texts to
             sample for each input (default: 1).
-        nbest: Number of hypotheses to return for each input, at most ``beam``.
+        nbest: Number of hypotheses to return for each input, at most ``beam``. In :meth:`of_task`,
+            and so in ``generate``, a beam that is not given is at least ``nbest`` wide.
         sampling: True to sample tokens, False for a beam search. The samples of an input depend
             only on ``seed`` and the input's index, not on the other inputs of its batch.
         sampling_topk: Number of most probable tokens to sample from at each step; -1 for all.
