@@ -14,9 +14,9 @@ from torch import Tensor
 from fairseq_mm.analysis import check_one_model, rounded, to_array
 from fairseq_mm.errors import UserError
 from fairseq_mm.inference.checkpoint import LoadedModels
-from fairseq_mm.models._conv_decoder import StoryDecoder, convert_source
+from fairseq_mm.models._conv_decoder import StoryDecoder
 from fairseq_mm.models._conv_trunk import Trace
-from fairseq_mm.models._fusion import FROZEN, FusionDecoder
+from fairseq_mm.models._fusion import FusionDecoder
 from fairseq_mm.retrieval.story_likelihood import StoryLikelihood
 from fairseq_mm.retrieval.word_likelihood import word_log_probs
 
@@ -138,7 +138,6 @@ def inspect_story(
     story: Sequence[str],
     *,
     num_words: Optional[int] = None,
-    part: str = "trained",
 ) -> Inspection:
     """Compute gates, attention and likelihood at each word of a story.
 
@@ -148,7 +147,6 @@ def inspect_story(
         story: Words of the story.
         num_words: Number of words after which the story is truncated (default: the model's number
             of positions).
-        part: Part of a fusion model whose attention is recorded: ``trained`` or ``pretrained``.
     """
     check_one_model(models.files)
     (model,) = models.models
@@ -159,8 +157,6 @@ def inspect_story(
             f"--arch {models.architectures[0]} instead."
         )
     is_fusion = isinstance(decoder, FusionDecoder)
-    if part == "pretrained" and not is_fusion:
-        raise UserError(f"{models.files[0]}: has no pretrained part: it is no fusion model.")
     likelihood = StoryLikelihood(models)
     if num_words is None:
         num_words = likelihood.max_story_words
@@ -175,20 +171,12 @@ def inspect_story(
         lengths = torch.tensor([len(source)], device=models.device)
         encoder_out = model.encoder(tokens, src_lengths=lengths)
     trace = Trace()
-    gates = None
-    trunk = decoder.trunk
+    gates, trunk = None, decoder.trunk
     if is_fusion:
         # the decoder's own steps: extract_features returns neither the states nor the gates
         states = decoder.hidden_states(previous, encoder_out, trace=trace)
         gates = torch.stack([gate[0].mean(1) for gate in decoder.fusion.gates(*states)])
         features = decoder.fusion(*states)
-        if part == "pretrained":
-            # hidden_states traces only the trained part, so the frozen part runs once more
-            trace, trunk = Trace(), decoder.frozen
-            frozen = convert_source(
-                encoder_out, masks_padding=decoder.frozen_masks_padding, part=FROZEN
-            )
-            trunk(previous, frozen, trace)
     else:
         features, _ = decoder.extract_features(previous, encoder_out, trace=trace)
     end = models.dictionary.symbols[models.dictionary.eos()]

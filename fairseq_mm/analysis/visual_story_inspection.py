@@ -42,37 +42,6 @@ class AttentionKinds(NamedTuple):
     grid: bool
 
 
-class GridPositions(NamedTuple):
-    """Choice of images, and of one position in each image's feature grid.
-
-    The similarities between this position and all positions of the grid are shown.
-
-    Attributes:
-        places: Indices of the chosen images in the story, from 0.
-        position: Row and column of the position, the same in each grid; None to choose in each
-            grid the position whose similarities have the greatest variance.
-        shape: Number of rows and of columns of the grids.
-    """
-
-    places: list[int]
-    position: Optional[tuple[int, int]]
-    shape: tuple[int, int]
-
-    def start(self, similarities: np.ndarray) -> int:
-        """Return the index of the position of an image's grid at which its arrows begin.
-
-        This is the attribute ``position`` or, if it is None, the position whose similarities to all
-        R positions have the greatest variance. ``similarities`` is [R, R].
-        """
-        if self.position is None:
-            return most_varied(similarities)
-        return self.position[0] * self.shape[1] + self.position[1]
-
-    def cell(self, index: int) -> list[int]:
-        """Return row and column of a grid position; ``index`` counts positions row by row."""
-        return list(divmod(index, self.shape[1]))
-
-
 class VisualStoryInspection(NamedTuple):
     """Attention and likelihood of one story of T words; the ends of sentences count as words.
 
@@ -100,19 +69,21 @@ class VisualStoryInspection(NamedTuple):
     slice_weights: Optional[np.ndarray]
     similarities: Optional[np.ndarray]
 
-    def grids(self, chosen: GridPositions) -> list[tuple[int, np.ndarray]]:
-        """Return (index in the story, similarities) of each chosen image that is not missing."""
-        # without missing images, whose similarities are zeros
-        assert self.similarities is not None
-        places = [place for place in chosen.places if not self.image_padding_mask[place]]
+    @property
+    def grids(self) -> list[tuple[int, np.ndarray]]:
+        """(index in the story, similarities) of each image that is not missing."""
+        if self.similarities is None:
+            return []
+        places = np.flatnonzero(~self.image_padding_mask).tolist()
         return [(place, self.similarities[place]) for place in places]
 
-    def record(self, chosen: Optional[GridPositions] = None) -> dict[str, Any]:
+    def record(self, shape: Optional[tuple[int, int]] = None) -> dict[str, Any]:
         """Return the JSON record of the story, with one entry per word.
 
         Args:
-            chosen: Images and grid position. For each of the images, the positions that are most
-                similar to this position are added to the record. None to add no positions.
+            shape: Rows and columns of the images' grids. For each image, the positions that are
+                most similar to the position whose similarities vary most are added to the record.
+                None to add no positions.
         """
         weights = {"image_weights": self.image_weights, "slice_weights": self.slice_weights}
         words = [
@@ -125,16 +96,16 @@ class VisualStoryInspection(NamedTuple):
             }
             for t, word in enumerate(self.words)
         ]
-        if chosen is None:
+        if shape is None:
             return {"words": words}
         positions = []
-        for place, similarities in self.grids(chosen):
-            start = chosen.start(similarities)
+        for place, similarities in self.grids:
+            start = most_varied(similarities)
             top = [
-                {"position": chosen.cell(j), "similarity": rounded(similarities[start, j])}
+                {"position": [*divmod(j, shape[1])], "similarity": rounded(similarities[start, j])}
                 for j in top_positions(similarities, start)
             ]
-            cell = {"grid": list(chosen.shape), "position": chosen.cell(start)}
+            cell = {"grid": list(shape), "position": [*divmod(start, shape[1])]}
             positions.append({"image": place + 1, **cell, "top": top})
         return {"words": words, "positions": positions}
 
@@ -224,24 +195,9 @@ def top_positions(similarities: np.ndarray, position: int, count: int = NUM_ARRO
     return np.argsort(-similarities[position], kind="stable")[:count].tolist()
 
 
-def grid_shape(num_rows: int, shape: Optional[tuple[int, int]] = None) -> tuple[int, int]:
-    """Return the number of rows and of columns of an image's feature grid.
-
-    Args:
-        num_rows: Number of positions of the grid, each of which is a row of the feature store.
-        shape: Rows and columns; None for a square grid.
-    """
-    if shape is not None:
-        if shape[0] * shape[1] != num_rows:
-            raise UserError(
-                f"--grid {shape[0]}x{shape[1]}: has {shape[0] * shape[1]} positions, but the "
-                f"features have {num_rows} an image."
-            )
-        return shape
+def grid_shape(num_rows: int) -> tuple[int, int]:
+    """Return the number of rows and of columns of a square grid of ``num_rows`` positions."""
     side = math.isqrt(num_rows)
     if side * side != num_rows:
-        raise UserError(
-            f"the features have {num_rows} positions an image, which are no square: give rows and "
-            "columns of the grid (--grid 6x8)."
-        )
+        raise UserError(f"the features have {num_rows} positions an image, which are no square.")
     return side, side

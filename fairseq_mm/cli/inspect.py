@@ -2,14 +2,12 @@
 as a page.
 
   fairseq-mm inspect DATA --checkpoint conv_story_fusion --html story.html
-  fairseq-mm inspect "[ WP ] A prompt" --checkpoint conv_story --story "It was."
-  fairseq-mm inspect a.jpg b.jpg c.jpg d.jpg e.jpg --checkpoint transtory_full
+  fairseq-mm inspect told.jsonl --checkpoint transtory_full
   fairseq-mm inspect DATA --checkpoint glac_non_local --lines 1,5 --html a.html
   fairseq-mm inspect DATA --checkpoint vg_bart --gates --html gates.html
 
-SOURCE is a data folder, a file written by `fairseq-mm tell --jsonl`, a prompt
-(of a language model: the text itself), or five images. Without --html the
-JSON goes to standard output.
+SOURCE is a data folder, or a file written by `fairseq-mm tell --jsonl`. Without
+--html the JSON goes to standard output.
 
 Stories of prompts have an object for each word: its log-probability; the
 gates g1 (of the model in training) and g2 (of the pretrained model), averaged
@@ -23,9 +21,9 @@ image_weights, the attention to the five images (transtory_full, averaged over
 the heads of the last layer; Li et al. 2020, Figure 5), or slice_weights, the
 attention to the vectors (slices) that are computed from the image's feature
 vector (glac_decoder_attention). For a model with a non-local block
-(glac_non_local), the object also has, for one position of each image's grid, the
-five positions that are most similar to it (Li et al. 2020, Figure 4); the page
-draws arrows to them.
+(glac_non_local), the object also has, for the position of each image's grid whose
+similarities vary most, the five positions that are most similar to it (Li et al.
+2020, Figure 4); the page draws arrows to them.
 
 Summaries of videos have an object for each line of the split: the weights of
 the frames for each word of the transcript or of the summary, averaged over heads
@@ -37,10 +35,9 @@ score, the mean of the gate over the text's tokens and the feature dimension
 
 import argparse
 import os
-from pathlib import Path
-from typing import Callable
 
 from fairseq_mm.cli import arguments
+from fairseq_mm.cli.arguments import FLAG, REPEATED, Rows, Rule
 from fairseq_mm.cli.inspect_output import write_inspection
 from fairseq_mm.cli.run_set_up import register_quietly
 from fairseq_mm.errors import UserError
@@ -48,11 +45,47 @@ from fairseq_mm.errors import UserError
 # Kind of input -> options that not all kinds have. All options are in one parser, because only the
 # checkpoint tells the kind.
 OPTIONS = {
-    "prompts": ("side", "story", "words", "part", "layers"),
-    "images": (
-        *("story", "features", "weights", "generate", "images", "image", "position", "grid"),
-    ),
+    "prompts": ("words", "layers"),
+    "images": ("features", "weights", "images"),
     "videos": ("features", "layers", "gates", "hypotheses", "videos", "json", "batch_size"),
+}
+
+_RULES = (
+    Rule("split", needs=("data",)),
+    Rule("images", needs=("html",)),
+    Rule("videos", needs=("html",), excludes=("gates",)),
+    Rule("json", needs=("gates",)),
+    Rule("layers", excludes=("gates",), because="scores of gates have their layers in any case"),
+)
+
+_PROMPTS: Rows = {
+    "--words": (
+        "Maximum number of words (default: as many as the model has positions for).",
+        {"metavar": "N", "type": arguments.positive},
+    ),
+    "--layers": ("Also write the attention of each layer to the prompt or to the frames.", FLAG),
+}
+_IMAGES: Rows = {
+    "--images": (
+        "Folder or .tar of a store's images, for the page; may be given again.",
+        {"metavar": "FOLDER", **REPEATED},
+    ),
+}
+_VIDEOS: Rows = {
+    "--gates": (
+        "Write forget gate scores, of all videos or of --lines, not the attention.",
+        FLAG,
+    ),
+    "--hypotheses": (
+        "Generated summaries that take the place of the references: fairseq-generate's output, "
+        "JSONL, or one a line.",
+        {"metavar": "FILE"},
+    ),
+    "--videos": (
+        "Folder or .tar of the videos, whose frames and seconds the page shows; may be given "
+        "again.",
+        {"metavar": "DIR", **REPEATED},
+    ),
 }
 
 
@@ -65,90 +98,12 @@ def _parse_numbers(text: str) -> list[int]:
         ) from None
 
 
-def _two_numbers(separator: str) -> Callable[[str], tuple[int, int]]:
-    def parse(text: str) -> tuple[int, int]:
-        first, _, second = text.partition(separator)
-        if not (first.isdecimal() and second.isdecimal()):
-            raise argparse.ArgumentTypeError(
-                f"must be two numbers with {separator!r} between them, but is {text!r}"
-            )
-        return int(first), int(second)
-
-    return parse
-
-
-STORY_ROWS: arguments.Rows = {
-    "--story": (
-        "Text to inspect, of a prompt or of images; the five sentences of a visual story have "
-        "<sent> or line breaks between them.",
-        {"metavar": "TEXT"},
-    ),
-    "--layers": (
-        "Also write the attention of each layer to the prompt or to the frames.",
-        arguments.FLAG,
-    ),
-}
-PROMPT_ROWS: arguments.Rows = {
-    "--side": (
-        "Side of the split, for a language model (default: wp_target).",
-        {"choices": ("wp_source", "wp_target")},
-    ),
-    "--words": (
-        "Maximum number of words (default: as many as the model has positions for).",
-        {"metavar": "N", "type": arguments.positive},
-    ),
-    "--part": (
-        "Part of a fusion model whose attention is recorded (default: trained).",
-        {"choices": ("trained", "pretrained")},
-    ),
-}
-IMAGE_ROWS: arguments.Rows = {
-    "--generate": (
-        "Inspect what the model generates from the images of a data folder (beam 5), not the "
-        "folder's stories. Images without --story have generated stories anyway.",
-        arguments.FLAG,
-    ),
-    "--images": (
-        "Folder or .tar of a store's images, for the page; may be given again.",
-        {"metavar": "FOLDER", **arguments.REPEATED},
-    ),
-    "--image": (
-        "Image from 1 to 5 whose grid is shown; may be given again (default: all).",
-        {"metavar": "N", "type": int, **arguments.REPEATED},
-    ),
-    "--position": (
-        "Position of the grid, from 0 (default: that whose similarities vary most).",
-        {"metavar": "ROW,COLUMN", "type": _two_numbers(",")},
-    ),
-    "--grid": (
-        "Shape of an image's features (default: as many rows as columns).",
-        {"metavar": "ROWSxCOLUMNS", "type": _two_numbers("x")},
-    ),
-}
-VIDEO_ROWS: arguments.Rows = {
-    "--gates": (
-        "Write forget gate scores, of all videos or of --lines, not the attention.",
-        arguments.FLAG,
-    ),
-    "--hypotheses": (
-        "Generated summaries that take the place of the references: fairseq-generate's output, "
-        "JSONL, or one a line.",
-        {"metavar": "FILE"},
-    ),
-    "--videos": (
-        "Folder or .tar of the videos, whose frames and seconds the page shows; may be given "
-        "again.",
-        {"metavar": "DIR", **arguments.REPEATED},
-    ),
-}
-
-
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    source = "Data folder, JSON lines of `fairseq-mm tell`, prompt, or five images."
-    parser.add_argument("source", nargs="*", metavar="SOURCE", help=source)
+    source = "Data folder, or JSON lines of `fairseq-mm tell`."
+    parser.add_argument("source", nargs="?", metavar="SOURCE", help=source)
     arguments.add(
         parser,
-        *("data", "checkpoint", "split", "output", "html", "device"),
+        *("data", "checkpoint", "split", "output", "html", "device", "features"),
         data={"help": "Data folder, instead of SOURCE."},
         checkpoint={"help": "Checkpoint, or folder with checkpoint_best.pt."},
         split={"help": "Split of the data folder (default: valid)."},
@@ -161,14 +116,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N,...",
         help="Lines of the split or file, counted from 0; one of stories of prompts (default: 0).",
     )
-    arguments.add_rows(parser, STORY_ROWS)
-    arguments.add(parser, "features")
-    arguments.add_rows(parser.add_argument_group("stories of prompts"), PROMPT_ROWS)
+    arguments.add_rows(parser.add_argument_group("stories of prompts"), _PROMPTS)
     images = parser.add_argument_group("visual stories")
     arguments.add(images, "weights")
-    arguments.add_rows(images, IMAGE_ROWS)
+    arguments.add_rows(images, _IMAGES)
     videos = parser.add_argument_group("summaries of videos")
-    arguments.add_rows(videos, VIDEO_ROWS)
+    arguments.add_rows(videos, _VIDEOS)
     arguments.add(
         videos,
         *("json", "batch_size"),
@@ -181,20 +134,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    # Outputs are checked first, because opening a checkpoint takes seconds.
-    files: dict[Path, str] = {}
-    for name in ("output", "html", "json"):
-        path = getattr(args, name)
-        arguments.check_writable(f"--{name}", path)
-        # resolve() finds that ./a.html and a.html are one file
-        if path and files.setdefault(Path(path).resolve(), name) != name:
-            raise UserError(f"{path}: --{files[Path(path).resolve()]} and --{name} must differ.")
-    # Path.is_dir would raise an error for a prompt that is longer than a file name may be.
-    if args.data is None and len(args.source) == 1 and os.path.isdir(args.source[0]):
-        args.data = args.source.pop()
-    if args.data is not None and (args.source or not Path(args.data).is_dir()):
-        other = f"leave out {args.source[0]}" if args.source else "is no folder"
-        raise UserError(f"--data {args.data}: {other}.")
+    arguments.check_outputs({name: getattr(args, name) for name in ("output", "html", "json")})
+    if args.source is not None and args.data is not None:
+        raise UserError(f"--data {args.data}: leave out {args.source}.")
+    if args.source is None and args.data is None:
+        raise UserError("SOURCE: give a data folder, or what `fairseq-mm tell --jsonl` wrote.")
+    if args.data is None and os.path.isdir(args.source):
+        args.data = args.source
+    arguments.check(args, _RULES)
     register_quietly()
     from fairseq_mm.inference.checkpoint import Checkpoint
 

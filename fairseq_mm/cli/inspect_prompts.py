@@ -1,7 +1,6 @@
 """Runs ``fairseq-mm inspect`` for stories that have a prompt, and for texts of language models."""
 
 import argparse
-import os
 from collections.abc import Sequence
 from typing import Any, Optional
 
@@ -28,10 +27,8 @@ def inspect(args: argparse.Namespace, checkpoints: Sequence[Checkpoint]) -> Insp
     if not story:
         raise UserError("the story has no word.")
     check_encodable(" ".join([*(prompt or ()), *story]), "prompt and story")
-    part = args.part or "trained"
-    inspected = inspect_story(models, prompt, story, num_words=args.words, part=part)
-
-    of_part = "" if inspected.gates is None else f", attention of its {part} part"
+    inspected = inspect_story(models, prompt, story, num_words=args.words)
+    of_part = "" if inspected.gates is None else ", attention of its trained part"
     number = len(inspected.words)
     subtitle = f"{models.architectures[0]}, {models.files[0]}{of_part}; {number} words"
     # The last token of the prompt is </s>; the text of a language model has no prompt.
@@ -42,45 +39,20 @@ def inspect(args: argparse.Namespace, checkpoints: Sequence[Checkpoint]) -> Insp
 
 
 def _read_text(args: argparse.Namespace, models: LoadedModels) -> Text:
-    if len(args.source) + (args.data is not None) != 1:
-        raise UserError(
-            "SOURCE: give a data folder, a file or a prompt's text, but not "
-            f"{len(args.source) or 'none'}."
-        )
-    source = args.data or args.source[0]
-    # Path.exists would raise an error for a prompt that is longer than a file name may be.
-    is_file = not args.data and os.path.exists(source)
-    if args.story is not None and (args.data or is_file):
-        raise UserError(f"{source}: --story goes with a prompt's text.")
     lines = args.lines or [0]
     if len(lines) > 1:
         raise UserError(f"--lines: one story is inspected, but {len(lines)} lines are given.")
-    if args.data:
-        split, side = args.split or "valid", args.side or TARGET
-        return _read_folder(source, split, side, lines[0], models)
-    if is_file:
+    if not args.data:
         needed = ", with `tokens` and `prompt`."
-        ((_, text),) = read_told_lines(source, lines, _parse_told, needed)
+        ((_, text),) = read_told_lines(args.source, lines, _parse_told, needed)
         return text
+    split, (line,) = args.split or "valid", lines
     if models.are_language_models:
-        if args.story is not None:
-            raise UserError(
-                f"{models.files[0]}: is a language model, which reads no prompt: give the text "
-                "itself as SOURCE."
-            )
-        return None, tokenize_story_text(source)
-    if args.story is None:
-        raise UserError(f"{source[:60]!r} is no file or folder; a prompt's text needs --story.")
-    return tokenize_story_text(source), tokenize_story_text(args.story)
-
-
-def _read_folder(folder: str, split: str, side: str, line: int, models: LoadedModels) -> Text:
-    if models.are_language_models:
-        texts = read_side(folder, split, side)
-        check_line(line, len(texts), side_path(folder, split, side))
+        texts = read_side(args.data, split, TARGET)
+        check_line(line, len(texts), side_path(args.data, split, TARGET))
         return None, texts[line]
-    stories = read_story_split(folder, split)
-    check_line(line, len(stories.stories), side_path(folder, split, TARGET))
+    stories = read_story_split(args.data, split)
+    check_line(line, len(stories.stories), side_path(args.data, split, TARGET))
     return stories.prompts[line], stories.stories[line]
 
 

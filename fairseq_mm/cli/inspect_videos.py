@@ -37,14 +37,7 @@ ALL, AVAILABLE, APART = "all", "transcript available", "transcript not available
 def inspect(args: argparse.Namespace, checkpoints: Sequence[Checkpoint]) -> Inspection:
     """Inspect summaries of videos with one model: attention to the frames, or forget gates."""
     if args.data is None:
-        source = " ".join(args.source) or "none"
-        raise UserError(f"SOURCE must be a data folder for a model of videos, but is {source}.")
-    if args.json and not args.gates:
-        raise UserError("--json: is of the forget gates' scores (--gates).")
-    if args.videos and (args.gates or not args.html):
-        raise UserError("--videos: are shown on the page of the attention (--html FILE).")
-    if args.layers and args.gates:
-        raise UserError("--layers: scores of gates have their layers in any case; leave it out.")
+        raise UserError(f"{args.source}: must be a data folder for a model of videos.")
     # fairseq passes a bool padding mask together with a float mask of future tokens. PyTorch
     # accepts both, but warns that the types differ.
     warnings.filterwarnings("ignore", message="Support for mismatched key_padding_mask")

@@ -60,6 +60,15 @@ GONE = {
     "convert --to": "`fairseq-mm export`, or the folder that was converted",
     "frequencies": "`fairseq-train --criterion self_critical`, which counts them itself",
     "gain": "`fairseq-mm score --system FILE --text-only FILE --baseline FILE`",
+    **dict.fromkeys(
+        ("inspect --generate", "inspect --story"),
+        "`fairseq-mm tell --jsonl --output FILE`, then `fairseq-mm inspect FILE`",
+    ),
+    **dict.fromkeys(
+        ("inspect --grid", "inspect --image", "inspect --position", "inspect --part"),
+        "the default, which shows every image and the trained part",
+    ),
+    "inspect --side": "a split whose target side is the text",
     "study": "`python examples/human_evaluation/study.py`, in a clone of the repository",
     "extract --decode-on": "--workers",
     "hf:": "`--model timm:NAME` (CLIP, SigLIP, DINO, ...)",

@@ -30,7 +30,7 @@ from fairseq_mm.report.visual_story_sections import (
 if TYPE_CHECKING:
     from fairseq_mm.analysis.story_inspection import Inspection
     from fairseq_mm.analysis.video_inspection import LineAttention
-    from fairseq_mm.analysis.visual_story_inspection import GridPositions, VisualStoryInspection
+    from fairseq_mm.analysis.visual_story_inspection import VisualStoryInspection
 
 
 def make_story_sections(story: "Inspection") -> list[Section]:
@@ -54,8 +54,7 @@ def make_visual_story_section(
     names: Sequence[str],
     *,
     title: str,
-    note: str,
-    positions: "Optional[GridPositions]",
+    shape: Optional[tuple[int, int]],
     identity: Mapping[str, Any],
 ) -> Section:
     """Return the page section of a visual story.
@@ -66,14 +65,13 @@ def make_visual_story_section(
         images: Five images; None for an image that is not shown.
         names: Names of the images.
         title: Title of the section, plain text; empty for no title.
-        note: Plain text beside the images.
-        positions: Images on which arrows are drawn, and the position of their feature grids at
-            which the arrows begin; None if the model has no non-local block.
+        shape: Rows and columns of the images' feature grids, on which arrows are drawn; None if
+            the model has no non-local block.
         identity: Attributes of the feature store that describe the extractor.
     """
     texts = [detokenize_story(list(words)).strip() for words in sentences]
     uris = [None if image is None else image.uri for image in images]
-    parts = [stories_section([Strip("", names, uris, [StoryRow("", texts)], note)])]
+    parts = [stories_section([Strip("", names, uris, [StoryRow("", texts)])])]
     if story.image_weights is not None:
         mask = story.image_padding_mask.tolist()
         attention = _split_by_sentence(texts, story, story.image_weights)
@@ -81,13 +79,12 @@ def make_visual_story_section(
     if story.slice_weights is not None:
         attention = _split_by_sentence(texts, story, story.slice_weights)
         parts.append(slices_section(attention, images))
-    if positions is not None:
+    if shape is not None:
         drawings = [
-            _drawing(place, similarities, names[place], images[place], positions, identity)
-            for place, similarities in story.grids(positions)
+            _drawing(place, similarities, names[place], images[place], shape, identity)
+            for place, similarities in story.grids
         ]
-        if drawings:  # none if all images that --image names are missing
-            parts.append(arrows_section(drawings))
+        parts.append(arrows_section(drawings))
     return story_section(title, images, parts)
 
 
@@ -112,15 +109,15 @@ def _drawing(
     similarities: Any,
     name: str,
     image: Optional[EmbeddedImage],
-    positions: "GridPositions",
+    shape: tuple[int, int],
     identity: Mapping[str, Any],
 ) -> Drawing:
-    from fairseq_mm.analysis.visual_story_inspection import top_positions
+    from fairseq_mm.analysis.visual_story_inspection import most_varied, top_positions
 
     box = WHOLE if image is None else seen_box(identity, image.width, image.height)
     targets = [top_positions(similarities, start) for start in range(len(similarities))]
-    start = positions.start(similarities)
-    return Drawing(place, name, image, box, *positions.shape, similarities, targets, start)
+    start = most_varied(similarities)
+    return Drawing(place, name, image, box, *shape, similarities, targets, start)
 
 
 def make_video_section(

@@ -67,14 +67,12 @@ class Strip(NamedTuple):
         keys: Names of the images.
         images: Data URIs of the images; None for an image that is not shown.
         rows: Stories, at least one; each is a row of the table.
-        note: Plain text beside the title.
     """
 
     title: str
     keys: Sequence[str]
     images: Sequence[Optional[str]]
     rows: Sequence[StoryRow]
-    note: str = ""
 
 
 def stories_section(strips: Sequence[Strip]) -> Section:

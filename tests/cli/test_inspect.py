@@ -3,13 +3,13 @@
 import json
 import re
 
-import numpy as np
 import pytest
 import torch
 from numerics import assert_close
 from toy_story_models import FUSION, STORY_TEXT, make_story_folder, train_stories
 
 from fairseq_mm.cli.main import main
+from fairseq_mm.data.story_text import tokenize_story_text
 from fairseq_mm.inference.checkpoint import load_models
 from fairseq_mm.models._conv_trunk import Trace
 
@@ -122,19 +122,7 @@ def test_self_attention_is_summed_up_by_layer_and_head(inspect, trained, name):
             assert 2 <= row["distance"] <= t + 1
 
 
-def test_the_pretrained_part_of_a_fusion_attends_as_it_did_alone(inspect):
-    _, alone, _, _ = inspect("story", None, "--line", 2)
-    _, part, _, _ = inspect("fusion", None, "--line", 2, "--part", "pretrained")
-    for a, b in zip(alone, part):
-        assert "gates" not in a
-        assert "gates" in b
-        weights, others = (np.array([w for _, w in x["prompt_attention"]]) for x in (a, b))
-        assert_close(weights, others)
-        for x, y in zip(a["self_attention"], b["self_attention"]):
-            assert x == pytest.approx(y, abs=1e-4)
-
-
-def test_a_story_is_given_in_three_ways(inspect, trained, tmp_path):
+def test_a_story_is_of_a_folder_or_of_tell(inspect, trained, tmp_path):
     data, _ = trained
     prompt, story = lines_of(data, 0)
     _, expected, _, _ = inspect("story", None)
@@ -142,7 +130,6 @@ def test_a_story_is_given_in_three_ways(inspect, trained, tmp_path):
     entry = {"id": 0, "prompt": prompt, "tokens": story, "prompt_tokens": prompt}
     stories.write_text("{}\n" + json.dumps(entry) + "\n")
     assert inspect("story", stories, "--line", 1)[1] == expected
-    assert inspect("story", prompt, "--story", story)[1] == expected
     # the tokens take precedence over the text of the prompt
     entry.update(tokens=story.split(), prompt_tokens=prompt.split(), prompt="the door")
     stories.write_text(json.dumps(entry) + "\n")
@@ -162,9 +149,10 @@ def test_without_files_the_data_is_printed(trained, capsys):
 
 @pytest.mark.parametrize(("name", "has_gates"), [("story", False), ("fusion", True)])
 def test_the_page_shows_every_word_and_loads_nothing(inspect, tmp_path, name, has_gates):
-    page = tmp_path / "story.html"
-    text = STORY_TEXT.replace("Who", "<b>Who</b>")
-    status, _, _, _ = inspect(name, "[ WP ] A <i> door", "--story", text, "--html", page)
+    page, told = tmp_path / "story.html", tmp_path / "told.jsonl"
+    text = " ".join(tokenize_story_text(STORY_TEXT.replace("Who", "<b>Who</b>")))
+    told.write_text(json.dumps({"prompt": "[ WP ] A <i> door", "tokens": text}))
+    status, _, _, _ = inspect(name, told, "--html", page)
     assert status == 0
     html = page.read_text()
     assert ("Fusion gates" in html) == has_gates
@@ -182,23 +170,16 @@ def test_the_page_shows_every_word_and_loads_nothing(inspect, tmp_path, name, ha
     [
         ("story", None, ["--line", 13], r"--lines must be from 0 to 12 .*, but is 13 instead"),
         ("story", None, ["--line", -1], r"--lines must be from 0 to 12"),
-        ("story", None, ["--story", "I"], "--story goes with a prompt's text"),
-        ("story", "A door", [], r"'A door' is no file or folder; a prompt's text needs --story"),
-        ("story", " ", ["--story", "I saw"], "the prompt has no word"),
-        ("story", "A door", ["--story", " "], "the story has no word"),
-        ("story", "A \udcff", ["--story", "I"], "prompt and story: must be UTF-8 text, but is not"),
-        ("story", "door " * 70, ["--story", "I"], "a prompt has 70 words"),
-        ("story", None, ["--part", "pretrained"], "has no pretrained part: it is no fusion"),
         ("story:fusion", None, [], "give one model, not 2"),
         ("story", None, ["--html", "/nowhere/a.html"], "there is no folder /nowhere"),
+        ("story", "no.jsonl", [], "no.jsonl"),
+        ("story", None, ["--images", "x", "--html", "y"], "--images: is no option of models of p"),
         (
             "story",
             None,
             ["--line", "1,2"],
             "--lines: one story is inspected, but 2 lines are given",
         ),
-        ("story", None, ["--position", "1,2"], "--position: is no option of models of prompts"),
-        ("story", None, ["--generate"], "--generate: is no option of models of prompts, such as"),
     ],
 )
 def test_mistakes_are_reported_in_one_line(inspect, name, source, options, message):
@@ -206,13 +187,6 @@ def test_mistakes_are_reported_in_one_line(inspect, name, source, options, messa
     assert status == 2
     (line,) = [x for x in err.splitlines() if x.startswith("fairseq-mm inspect:")]
     assert re.search(message, line)
-
-
-@pytest.mark.parametrize(("sources", "found"), [([], "none"), (["a", "b"], "2")])
-def test_a_story_of_a_prompt_has_one_source(trained, capsys, sources, found):
-    assert main(["inspect", *sources, "--checkpoint", str(trained[1]["story"])]) == 2
-    message = f"SOURCE: give a data folder, a file or a prompt's text, but not {found}."
-    assert message in capsys.readouterr().err
 
 
 def test_a_line_that_tell_did_not_write_is_named(inspect, tmp_path):

@@ -912,11 +912,6 @@ INVOCATIONS = (
         named(*WITH_ATTENTION, "glac_non_local"),
         inspected("{data} --split valid --lines 1,4"),
     ),
-    Invocation(
-        "inspect told stories",
-        named("transtory_full"),
-        inspected("{data} --split valid --lines 0 --generate"),
-    ),
     # stories of prompts
     Invocation(
         "tell prompts",
