@@ -50,8 +50,9 @@ _SENTENCE_STARTERS = r"""
     They This We When While What Yet You
 """
 
-_LETTER = r"[^\W\d_]"
-_ALNUM = r"[^\W_\u00b2\u00b3\u00b9\u00bc-\u00be\u2150-\u215e]"  # no superscripts, no fractions
+# Marks, which the pattern sees as U+01C0, are letters of a plain word, but not of a compound.
+_LETTER, _ALNUM = r"[^\W\d_\u01c0]", r"[^\W_\u01c0]"
+_ANY_LETTER, _ANY_ALNUM, _ASCII = r"[^\W\d_]", r"[^\W_]", "[A-Za-z0-9]"
 _APOSTROPHE = r"['’]"
 _CONTRACTION = rf"{_APOSTROPHE}(?:[msd]|re|ve|ll)(?!{_LETTER})"
 
@@ -73,54 +74,74 @@ _TOKEN = re.compile(
             r"|(?:[^\s\"`'<>|.!?(){},_$/-]+\.)+(?:com|net|org|edu)(?![^\W_]))"
             r"(?:/[^\s\"<>|()]+[^\s\"<>|.!?(){},-])?",
             r"[a-zA-Z0-9][^\s\"<>|(){}@]*@(?:[^\s\"<>|(){}.,@]+\.)+[a-zA-Z]{2,}",
-            rf"[@#]{_LETTER}\w*",
+            rf"@[A-Za-z][A-Za-z0-9_]*|\#{_LETTER}\w*",
             r"[<>]?[:;=][-o*']?[()DPdpO\\{@|\[\]](?![A-Za-z])",
             r"[-^x=~<>']_[-^x=~<>'](?!\w)|[\^x=~<>]\.[\^x=~<>](?!\w)",
             r"&(?:[A-Za-z]+|\#\d+);",
             r"(?P<number>(?:\(\d{2,3}\)[ ]?|(?:\+\+?)?(?:\d{2,4}[- ])?\d{2,4}[- ])"
             rf"\d{{3,4}}[- ]?\d{{3,5}}(?!{_ALNUM})"
             rf"|\d{{1,2}}[-/]\d{{1,2}}[-/]\d{{2,4}}(?!{_ALNUM})"
-            rf"|(?:\d{{1,4}}[- ])?\d{{1,4}}/\d{{1,4}}(?![\w/]|-{_ALNUM}))",
+            rf"|\d{{1,4}}[ ]\d{{1,4}}/\d{{1,4}}"
+            rf"|(?:\d{{1,4}}-)?\d{{1,4}}/\d{{1,4}}(?![\w/]|-{_ALNUM}))",
             r"[A-Z]+(?:(?:&amp;|[&+])[A-Z]+)+",
             r"[A-Za-z]\+\+|[A-Z]\#",
             # U.S.  p.m.  anti-U.S.
-            rf"(?:{_ALNUM}+-)*{_LETTER}\.(?:{_LETTER}\.)+(?!{_ALNUM})(?:-{_ALNUM}+)*",
-            rf"{_LETTER}\.(?!{_ALNUM})(?!\s+(?:{_either(_SENTENCE_STARTERS)}(?!\w)|<[A-Za-z/]))(?:-{_ALNUM}+)*",
-            rf"(?i:{_either(_ABBREVIATIONS)})\.(?!{_ALNUM})(?:-{_ALNUM}+)*",
+            rf"(?:{_ASCII}+-)*[A-Za-z]\.(?:[A-Za-z]\.)+(?!{_ALNUM})(?:-{_ASCII}+)*",
+            rf"[A-Za-z]\.(?!{_ALNUM})(?!\s+(?:{_either(_SENTENCE_STARTERS)}(?!\w)|<[A-Za-z/]))(?:-{_ASCII}+)*",
+            rf"(?i:{_either(_ABBREVIATIONS)})\.(?!{_ALNUM})(?:-{_ASCII}+)*",
             rf"{_either(_CAPITAL_ABBREVIATIONS)}\.(?!{_ALNUM})",
             rf"(?i:{_either(_NUMBERED)})\.(?=\s*\d)",
             # words with an apostrophe of their own
-            rf"(?i:(?:ma{_APOSTROPHE}am|o{_APOSTROPHE}clock|[ce]{_APOSTROPHE}(?:mon|er|est)|ev{_APOSTROPHE}ry"
-            rf"|nor{_APOSTROPHE}easter|li{_APOSTROPHE}l)(?:-{_ALNUM}+)*|(?:dunkin|somethin|ol)"
+            rf"(?i:(?:ma{_APOSTROPHE}am|o{_APOSTROPHE}clock|[ce]'(?:mon|er|est)|ev'ry"
+            rf"|nor{_APOSTROPHE}easter|li'l)(?:-{_ASCII}+)*|(?:dunkin|somethin|ol)"
             rf"{_APOSTROPHE}(?!{_ALNUM})"
             rf"|{_APOSTROPHE}(?:n{_APOSTROPHE}|(?:n|em|till?|cause|[2-9]0s)(?!{_ALNUM})|\d\d(?!\S)))",
             # contracted words: can not, gon na, got ta, wan na, gim me, lem me, 't is, more 'n
             r"(?i:can(?=not(?![\w-]))|(?:gon|wan)(?=na(?![\w-]))|got(?=ta(?![\w-]))|(?:gim|lem)(?=me(?![\w-]))"
-            rf"|{_APOSTROPHE}t(?=(?:is|was)(?:n{_APOSTROPHE}t)?(?!{_LETTER}))"
+            rf"|'t(?=(?:is|was)(?:n{_APOSTROPHE}t)?(?!{_LETTER}))"
             rf"|(?!y{_CONTRACTION})y{_APOSTROPHE}(?={_LETTER}))",
             rf"(?i:ph\.d\.?(?!{_ALNUM}))",
-            rf"(?i:n[’'`]ts?)(?!{_ALNUM})",
-            rf"(?i:{_ALNUM}*{_LETTER}(?=n[’'`]ts?(?!{_ALNUM})))",
-            rf"(?i:{_CONTRACTION})",
+            rf"(?P<contraction>(?i:n[’'`]ts?)(?!{_ALNUM})|(?i:{_CONTRACTION}))",
+            rf"(?i:{_ASCII}*[A-Za-z](?=n[’'`]ts?(?!{_ALNUM})))",
+            rf"[dlDL]{_APOSTROPHE}(?={_LETTER}\u01c0)",
             # o'neil  d'artagnan; koala'eyed
             rf"(?!(?i:{_LETTER}{_CONTRACTION}))(?:[A-HJ-XZdlnos]{_APOSTROPHE}{_LETTER}{{2,}}"
+            rf"(?:-(?:[dlnos]{_APOSTROPHE})?{_ALNUM}+)*"
             rf"|{_LETTER}+[aeiouyAEIOUY](?!(?i:{_CONTRACTION})){_APOSTROPHE}[aeiouA-Z]{_LETTER}*)",
             # a full stop before a comma belongs to the word: "etc.," but also "bat.,"
-            rf"{_ALNUM}+(?:[-_/]{_ALNUM}+)*\.(?=[,;:])",
-            rf"\d+(?:[.:,]\d+)+(?:-{_ALNUM}+)+",
+            rf"{_ANY_ALNUM}+(?:[-_/]{_ALNUM}+)*\.(?=[,;:])",
+            rf"\d+(?:[.:,]\d+)+(?:-{_ASCII}+)+",
             r"[-+]?\d*(?:[.:,]\d+)+|[-+]\d+",
-            rf"{_LETTER}{_ALNUM}*(?:\.{_ALNUM}+)+",
-            rf"{_ALNUM}+(?:-{_ALNUM}+)*(?:/{_ALNUM}+(?:-{_ALNUM}+)*){{1,2}}",
-            rf"{_ALNUM}+(?:[-_]{_ALNUM}+)*",
+            rf"{_ANY_LETTER}{_ANY_ALNUM}*(?:[.!?]{_ANY_LETTER}{_ANY_ALNUM}*)+",
+            rf"{_ASCII}+(?:-{_ASCII}+)*(?:/{_ASCII}+(?:-{_ASCII}+)*){{1,2}}",
+            rf"{_ALNUM}+(?:[-_]{_ALNUM}+)+(?:(?<=-[dlnos]){_APOSTROPHE}{_LETTER}{{2,}})?",
+            rf"{_ANY_LETTER}{_ANY_ALNUM}*|{_ALNUM}+",
             r"\.(?=\.\d)|\.\.+|-{2,}|\*+|_+|[?!]+|''|``",
             r"\S",
         ]
     )
 )
 
-# Emoji and invisible characters, which PTBTokenizer removes.
+# PTBTokenizer's own classes of characters, found by asking it for every character. Combining marks
+# belong to letters; superscripts, fractions and circled digits are tokens; Roman and Ethiopic
+# numerals, emoji, and other signs and marks that PTBTokenizer does not know are removed.
+_MARKS = re.compile(
+    r"(?!\w)[\u02c2-\u0375\u0384-\u0385\u03f6\u0483-\u0487\u055a-\u055f\u058a\u0591-\u05bd\u05bf\u05c1"
+    r"\u05c2\u05c4\u05c5\u05c7\u0615-\u061a\u064b-\u065e\u0670\u06d6-\u06ef\u06fa-\u06fe\u070f-\u07f3"
+    r"\u0900-\u0903\u093c-\u094e\u0951-\u0955\u0962\u0963\u0981-\u09cd\u09d7\u09e2\u09e3\u0a01-\u0a4d"
+    r"\u0a81-\u0acd\u0b82-\u0bcd\u0c01-\u0c03\u0c3e-\u0c56\u0d3e-\u0d48\u0e31-\u0e3a\u0e47-\u0e4e"
+    r"\u0eb1-\u0ecd\u1885\u1886\u2010\u2011]"
+)
+_SINGLE = re.compile(
+    r"[\u00b2\u00b3\u00b9\u00bc-\u00be\u2070\u2074-\u2089\u2153-\u215e\u2460-\u2793]"
+)
 _DROPPED = re.compile(
-    "[\u2000-\u200f\u2025\u2028-\u202f\u203d-\u206f\ue000-\uf8ff\ufe00-\ufe0f\U00010000-\U0010ffff]"
+    r"[\u09f4-\u09f9\u0bf0-\u0bf2\u0de6-\u0def\u0f2a-\u0f33\u1369-\u137c\u2150-\u2152\u215f-\u2189"
+    r"\u3007\u3021-\u3029\u3038-\u303a\u3192-\u3195\u3220-\u32bf\ufe33-\uff00\U00010000-\U0010ffff]"
+    r"|(?![\u0080\u00a1-\u00f7\u037e\u0387\u0589\u05be\u05c0\u05c3\u05c6\u05f3-\u0603\u0606-\u060c\u0614"
+    r"\u061b\u061e\u061f\u066a\u066d\u06d4\u0700-\u070d\u07f6-\u07f8\u0964\u0965\u0e3f\u0e4f\u1fbd\u2013"
+    r"\u2014\u2016-\u2023\u2026\u2030-\u203b\u203e-\u2042\u2044\u207a-\u20a0\u20a4\u20ac\u2100-\u214f"
+    r"\u2190-\u2bff\u3001\u3002\u3012\u30fb\uff01-\uffe1\uffe5\uffe6])(?![\0-\x7f])\W"
 )
 
 # Longer words are split, because the time of tokenizing is quadratic in the length of a word.
@@ -133,15 +154,19 @@ _NEEDS_CONTEXT = re.compile(r"\d\s+\d|<|(?:^|\W)[^\W\d_]\.\s|\)\s\d|\.\s+\d")
 
 def _tokens(text: str) -> list[str]:
     tokens = []
-    for match in _TOKEN.finditer(text):
-        token = match.group()
+    # the pattern sees a letter in place of a mark, and a sign in place of a circled digit
+    shadow = text if text.isascii() else _SINGLE.sub("\u00a7", _MARKS.sub("\u01c0", text))
+    for match in _TOKEN.finditer(shadow):
+        token = text[match.start() : match.end()]
         token = _REWRITTEN.get(token, token)
-        if match.lastgroup in ("tag", "number"):
+        if match.lastgroup == "contraction":
+            token = token.replace("’", "'")
+        elif match.lastgroup in ("tag", "number"):
             token = token.replace(" ", "\u00a0")
         if token[:2] == "--" or token[:2] == "..":
             continue
         if token not in PUNCTUATION:
-            tokens.append(token.translate(_BRACKETS).lower().replace("’", "'"))
+            tokens.append(token.translate(_BRACKETS).lower())
     return tokens
 
 
@@ -155,7 +180,9 @@ def _tokenize_chunk(chunk: str) -> tuple[str, ...]:
 
 def ptb_tokenize(text: str) -> list[str]:
     """Return the tokens of a text in lower case, without punctuation, as coco-caption does."""
-    text = _DROPPED.sub(" ", text.replace("\u00ad", "").replace("&nbsp;", " "))
+    text = text.replace("\u00ad", "").replace("&nbsp;", " ")
+    if not text.isascii():
+        text = _DROPPED.sub(lambda match: match[0] if _MARKS.match(match[0]) else " ", text)
     text = _TOO_LONG.sub(r"\1 ", text)
     if _NEEDS_CONTEXT.search(text):
         return _tokens(text)

@@ -2,9 +2,11 @@
 """PTB tokens: a frozen table of cases, and Stanford's own program where Java and it are found."""
 
 import json
+import random
 import shutil
 import subprocess
 import time
+import unicodedata
 from pathlib import Path
 
 import pytest
@@ -35,6 +37,16 @@ CASES = {
     "end.Start <unk> :) @user #tag": "end.start <unk> :-rrb- @user #tag",
     "café ☺ 日本 😍": "café ☺ 日本",
     "don’t it’s": "do n't it 's",
+    "कुत्ता घास पर दौड़ रहा है।": "कुत्ता घास पर दौड़ रहा है ।",
+    "สุนัข กำลัง วิ่ง, เด็ก เล่น น้ำ": "สุนัข กำลัง วิ่ง เด็ก เล่น น้ำ",
+    "كَلْبٌ يَجْرِي؟ الوَلَدُ": "كَلْبٌ يَجْرِي ؟ الوَلَدُ",
+    "כֶּלֶב רָץ, ኡ። собака-пёс": "כֶּלֶב רָץ ኡ собака-пёс",
+    "un e\u0301te\u0301, l'e\u0301te\u0301": "un e\u0301te\u0301 l' e\u0301te\u0301",
+    "किक-कक किक.कक né/ça": "किक कक किक.कक né / ça",
+    "$5 12/25/2010": "$ 5_12/25 / 2010",
+    "①② 2½ m²": "① ② 2 1/2 m ²",
+    "\ufeffa dog": "a dog",
+    "l’été don’t he’s ж. é.": "l’été do n't he 's ж é",
     "": "",
     " . ": "",
 }
@@ -83,6 +95,33 @@ def test_equals_stanfords_program_on_every_case(tmp_path):
     cases = [text for text in CASES if text]
     for text, tokens in zip(cases, stanford(cases, tmp_path)):
         assert ptb_tokenize(text) == tokens
+
+
+# in writing without and with combining marks
+SCRIPTS = """
+    कुत्ता घास दौड़ हँसता क़लम|কুকুর ঘাসের দৌড়াচ্ছে লাল|ਇੱਕ ਕੁੱਤਾ ਦੌੜ|કૂતરો દોડી રહ્યો|நாய் புல்லில் பந்து
+    కుక్క గడ్డి బంతి|ನಾಯಿ ಹುಲ್ಲಿನ ಕೆಂಪು|നായ പുല്ലിൽ കുട്ടികൾ|බල්ලෙක් තණකොළ|สุนัข วิ่ง น้ำ ที่|ໝາ ກຳລັງ ແລ່ນ ນ້ອຍ|ខ្មែរ ឆ្កែ
+    كَلْبٌ الوَلَدُ ٢٠١٠|می‌دود سگی ۱۲۳|بچّے کتا|כֶּלֶב הַיֶּלֶד בכדור|σκύλος παιδιά ὁ|ребёнок За́мок йогурт
+    Շունը ինչո՞ւ|ძაღლი|ውሻ ይሮጣል|개가 풀밭|犬が ガラス パン|一只狗 红色|l’herbe été garçon
+    chó đang cỏ trẻ|größer Straße|kůň žluťoučký
+    a man's can't 5 12/25/2010 U.S. 3.5
+"""
+BETWEEN = [*" " * 9, ", ", ". ", "! ", "? ", "... ", " “", "” ", " (", ") ", "; ", " - ", "-", "/"]
+BETWEEN += [*"।؟、。،•…", "\u200b", " ½ ", " ① ", " $5 ", "'s ", "’s "]
+
+
+def test_equals_stanfords_program_on_texts_of_thirty_scripts(tmp_path):
+    generator, lines = random.Random(0), []
+    for number in range(1000):
+        words = generator.choice(SCRIPTS.strip().replace("\n", "|").split("|")).split()
+        text = "".join(
+            generator.choice(words) + generator.choice(BETWEEN)
+            for _ in range(generator.randint(3, 9))
+        )
+        text = unicodedata.normalize("NFD", text) if number % 2 else text
+        lines.append(("\ufeff" if number % 20 == 0 else "") + text.strip())
+    answers = stanford(lines, tmp_path)
+    assert [ptb_tokenize(line) for line in lines] == answers
 
 
 def test_no_line_of_real_captions_differs_from_stanfords_program(tmp_path, shared_data):
