@@ -105,7 +105,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         parser,
         *("data", "split", "output"),
         data={"required": True, "type": Path},
-        split={"default": "valid", "help": "Split of the data folder (default: valid)."},
+        split={"help": "Split of the data folder (default: the split of --hypotheses, or valid)."},
         output={"required": True, "type": Path, "help": "Page to write."},
     )
     arguments.add_rows(parser, ARGUMENTS)
@@ -113,7 +113,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    from fairseq_mm.cli.score_inputs import read_score_references
+    from fairseq_mm.cli.score_inputs import find_split, read_score_references
     from fairseq_mm.cli.score_metrics import split_metrics
     from fairseq_mm.report.html_page import render_page, write_page
     from fairseq_mm.report.item_gallery import gallery_section
@@ -127,6 +127,7 @@ def run(args: argparse.Namespace) -> None:
             raise UserError("--scores: leave it out; the report computes scores of --metrics.")
     if args.metrics is not None:
         split_metrics(args.metrics, METRICS)
+    args.split = args.split or find_split(args.hypotheses[0], args.data)
     references = read_score_references(str(args.data), args.split, None)
     arguments.check_outputs({"output": str(args.output)}, [references.path])
     systems = read_systems(args, references)

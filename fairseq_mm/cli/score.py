@@ -201,7 +201,7 @@ _OUTPUT: Rows = {
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     arguments.add_rows(parser, _ARGUMENTS)
     group = parser.add_argument_group("references")
-    split = {"default": "valid", "help": "Split of the data folder (default: valid)."}
+    split = {"help": "Split of the data folder (default: the split of HYPOTHESES, or valid)."}
     arguments.add(group, "data", "split", split=split)
     arguments.add_rows(group, _REFERENCES)
     group = parser.add_argument_group("comparison and intervals")
@@ -215,6 +215,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
+    if args.split is None:
+        args.split = score_inputs.find_split(args.hypotheses or args.reference_scores, args.data)
     metrics = [] if args.system is not None else select_metrics(args)
     has_gain = score_gain.check_gain_options(args, metrics)
     score_models.check_model_options(args, metrics)

@@ -1,6 +1,7 @@
 """Reads the inputs of ``fairseq-mm score``: references, systems' texts, files of a data folder."""
 
 import os
+import re
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -15,6 +16,7 @@ from fairseq_mm.data.story_file import read_stories
 from fairseq_mm.data.transcript_text import is_not_available
 from fairseq_mm.errors import UserError
 from fairseq_mm.metrics.copying import CopiedRun, CopiedRuns
+from fairseq_mm.metrics.generated_output import find_splits
 from fairseq_mm.metrics.hypotheses import Hypotheses, read_hypotheses
 
 
@@ -158,6 +160,29 @@ def _read_plain(path: str, visual_ids: Optional[list[str]]) -> References:
     for key, line in zip(visual_ids, lines):
         references.texts.setdefault(key, []).append(line)
     return references
+
+
+def find_split(path: Optional[str], data: Optional[Union[str, Path]]) -> str:
+    """Return the split of a data folder for which a file of texts was generated.
+
+    The split is the one that fairseq-generate names, or has the id of the file's first text;
+    ``valid`` if neither is known.
+    """
+    text = ""
+    if path is not None and data is not None and os.path.isfile(path):
+        text = Path(path).read_text(encoding="utf-8-sig", errors="replace")
+    logged = find_splits(text)
+    if logged:
+        return logged[0].split(",")[0]
+    # {"id": "a.jpg", ...} of commands, "image_id" of COCO, or id, tab and text
+    first = re.match(r'[\[\s]*\{.*?"(?:image_)?id": *"?(.*?)"?[,}]|(.*?)\t', text, re.DOTALL)
+    key = (first[1] or first[2]) if first else None
+    files = sorted(Path(data or "").glob("*.visual_ids"), key=lambda file: file.stem != "valid")
+    for file in files if key else ():
+        ids = read_visual_ids(str(file))
+        if key in ids or PurePosixPath(str(key)).name in ids:
+            return file.stem
+    return "valid"
 
 
 def read_split_ids(data: str, split: str) -> list[str]:

@@ -103,6 +103,16 @@ def has_generated_lines(path: str, text: str) -> bool:
     return False
 
 
+def _keep_log_of_generation(text: str) -> str:
+    # other commands log the options of generation too, but generate nothing
+    return re.sub(r"^.*\bfairseq_cli\.(?!generate\b).*$", "", text, flags=re.MULTILINE)
+
+
+def find_splits(text: str) -> list[str]:
+    """Return the names of the splits in the log of fairseq-generate, each once."""
+    return list(dict.fromkeys(_SPLIT.findall(_keep_log_of_generation(text))))
+
+
 def parse_generated(path: str, text: str) -> GeneratedOutput:
     """Parse ``text``, the content of the file ``path``: the output of one fairseq-generate run.
 
@@ -110,11 +120,10 @@ def parse_generated(path: str, text: str) -> GeneratedOutput:
     UserError if an ``H-`` or ``D-`` line has no score, a line of the split was generated more than
     once, or the logs of the shards have different settings.
     """
-    # other commands log the options of generation too, but generate nothing
-    log = re.sub(r"^.*\bfairseq_cli\.(?!generate\b).*$", "", text, flags=re.MULTILINE)
+    log = _keep_log_of_generation(text)
     _check_logs_agree(path, text)
     logged = {value == "True" for value in _SCORES_REFERENCES.findall(log)}
-    splits = list(dict.fromkeys(_SPLIT.findall(log)))
+    splits = find_splits(text)
     output = GeneratedOutput(splits, True in logged if logged else None)
     limit = max(map(int, _N_BEST.findall(log)), default=None)
     first_lines: dict[tuple[str, int], int] = {}

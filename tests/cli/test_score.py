@@ -106,6 +106,23 @@ def test_all_layouts_give_the_same_figures(score, write):
     assert seen[0]["novelty"] == pytest.approx(2 / 3)
 
 
+@pytest.mark.parametrize("layout", ["log", "end", "jsonl", "coco", "tabs"])
+def test_the_split_is_the_one_that_the_texts_were_generated_for(score, write, data, layout):
+    for name in ("valid.references.jsonl", "valid.visual_ids"):
+        (data / name.replace("valid", "test")).write_bytes((data / name).read_bytes())
+        (data / name).write_text((data / name).read_text().replace(".jpg", ".png"))
+    content = {
+        "log": generated(TEXTS).replace("'beam'", "'gen_subset': 'test', 'beam'"),
+        "end": generated(TEXTS).partition("\n")[2] + "Generate test with beam=3: BLEU4 = 0.1\n",
+        "jsonl": jsonl(TEXTS),
+        "coco": json.dumps([{"image_id": key, "caption": text} for key, text in TEXTS.items()]),
+        "tabs": "".join(f"my/{key}\t{text}\n" for key, text in TEXTS.items()),
+    }[layout]
+    status, result, _, err = score(write("texts", content))
+    assert status == 0, err
+    assert figures(result)["bleu4"] == pytest.approx(expected_bleu()[3])
+
+
 def test_paths_that_end_alike_are_named(score, write):
     lines = [f"one/{key}\t{text}\n" for key, text in TEXTS.items()]
     status, result, _, err = score(write("c.txt", "".join([*lines, "two/a.jpg\ta cat\n"])))

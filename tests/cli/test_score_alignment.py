@@ -303,7 +303,16 @@ def test_stories_without_references_are_of_one_run_and_whole(data, tmp_path, cap
 def test_stories_without_references_are_of_the_folder_and_split(data, other, tmp_path, capsys):
     def said(text):
         (tmp_path / "out.txt").write_text(text)
-        arguments = ["--preset", "wp", "--metrics", "diversity", "--data", str(data)]
+        arguments = [
+            "--preset",
+            "wp",
+            "--metrics",
+            "diversity",
+            "--data",
+            str(data),
+            "--split",
+            "valid",
+        ]
         status = main(["score", str(tmp_path / "out.txt"), *arguments])
         return status, capsys.readouterr().err
 
@@ -555,6 +564,6 @@ WRONG = {
 @pytest.mark.parametrize("case", WRONG)
 def test_what_does_not_belong_together_is_one_line(score, data, other, case):
     make, message = WRONG[case]
-    status, _, err = score(make(data, other))
+    status, _, err = score(make(data, other), "--split", "valid")
     assert status == 2
     assert message in err
