@@ -3,8 +3,8 @@
 :data:`.repairs.REPAIRS` lists the repairs: functions of fairseq that are replaced at run time,
 because they have a defect or are not safe, with the reason of each.
 
-Tested with fairseq-fixed 0.12.3.1 on Python 3.11 with PyTorch 2.14, and with stock fairseq 0.12.2
-on Python 3.10 with PyTorch 1.12.
+Tested with fairseq-fixed 0.12.3.1 on Python 3.11 with PyTorch 2.14. A smoke test runs with stock
+fairseq 0.12.2 on Python 3.10 with PyTorch 2.6.
 """
 
 from fairseq_mm.compat import repairs  # noqa: F401  (hands its table to activation)

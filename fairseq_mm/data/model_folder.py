@@ -311,7 +311,7 @@ def write_weights(weights: Mapping[str, Any], folder: str) -> dict[str, Any]:
     # a view that is contiguous can still overlap with another tensor, which safetensors refuses
     seen: set[int] = set()
     for name, weight in kept.items():
-        storage = getattr(weight, "untyped_storage", weight.storage)().data_ptr()
+        storage = weight.untyped_storage().data_ptr()
         kept[name] = weight.clone() if storage in seen else weight
         seen.add(storage)
     path = os.path.join(folder, WEIGHTS_FILE)

@@ -95,7 +95,7 @@ class Embedder(Picklable, ImageReader):
             return np.empty((0, self.models[0].embed_dim), dtype=np.float32)
         for position, rows in enumerate(features):
             self.check_dimension(rows, position)
-        # stores may have float16, which a CPU multiplies slowly, and with PyTorch 1.12 not at all
+        # stores may have float16, which a CPU multiplies slowly
         padded, padding_mask = pad_features([rows.astype(np.float32) for rows in features])
         vectors = self.models[0].embed_images(padded.to(self.device), padding_mask.to(self.device))
         # float(), because NumPy has no bfloat16

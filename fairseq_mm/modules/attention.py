@@ -1,13 +1,10 @@
-"""Computes scaled dot-product attention, by PyTorch's fused kernel if PyTorch has it."""
+"""Computes scaled dot-product attention by PyTorch's fused kernel."""
 
 from typing import Optional
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-
-# Looked up once: stock fairseq 0.12.2 still runs on PyTorch 1.12, which lacks it.
-_FUSED = getattr(F, "scaled_dot_product_attention", None)
 
 
 def split_heads(x: Tensor, num_heads: int) -> Tensor:
@@ -59,10 +56,12 @@ def attend(
     dropout rate of the weights; callers pass 0 in evaluation. Keys and values in half precision
     may belong to a query in float32; the result has the dtype of the query.
     """
-    if _FUSED is None or key.dtype != query.dtype:
+    if key.dtype != query.dtype:
         weights = F.dropout(attention_weights(query, key, attention_mask), dropout)
         return torch.matmul(weights.to(value.dtype), value).to(query.dtype)
-    return _FUSED(query, key, value, attn_mask=attention_mask, dropout_p=dropout)
+    return F.scaled_dot_product_attention(
+        query, key, value, attn_mask=attention_mask, dropout_p=dropout
+    )
 
 
 def attend_causally(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
@@ -71,8 +70,4 @@ def attend_causally(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
     All arguments are [..., T, head_dim].
     """
     # A function of its own, because the fused kernels are faster without a mask.
-    if _FUSED is None:
-        T = query.size(-2)
-        attention_mask = torch.ones(T, T, dtype=torch.bool, device=query.device).tril()
-        return attend(query, key, value, attention_mask)
-    return _FUSED(query, key, value, is_causal=True)
+    return F.scaled_dot_product_attention(query, key, value, is_causal=True)

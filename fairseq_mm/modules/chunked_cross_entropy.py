@@ -131,21 +131,10 @@ def _find_rows(valid_mask: Tensor, num_valid: Optional[int]) -> Optional[Tensor]
         return None if bool(valid_mask.all()) else valid_mask.nonzero().squeeze(1)
     # nonzero() would wait for the GPU, and so would reading whether the number is right.
     message = "`ntokens` of a batch must be the number of its targets without padding."
-    _assert_later(valid_mask.sum() == num_valid, message)
+    torch._assert_async(valid_mask.sum() == num_valid, message)
     if num_valid == len(valid_mask):
         return None
     return (~valid_mask).byte().sort(stable=True).indices[:num_valid]
-
-
-def _assert_later(condition: Tensor, message: str) -> None:
-    """End the program as soon as the GPU has computed that the scalar ``condition`` is False.
-
-    The GPU prints ``message``, except with PyTorch before 2.1.
-    """
-    if hasattr(torch.ops.aten._assert_async, "msg"):
-        torch._assert_async(condition, message)
-    else:
-        torch._assert_async(condition)
 
 
 def _target_in(target: Tensor, start: int, end: int) -> tuple[Tensor, Tensor]:

@@ -32,8 +32,6 @@ _ZERO_POINT = 128
 _ZERO_AND_HALF = torch.tensor(_ZERO_POINT + 0.5, dtype=torch.float32)
 # Divisor of a vector of zeros, which would be divided by zero.
 _SMALLEST_SCALE = 1e-30
-# True if PyTorch's autocast functions take the name of a device
-_NAMES_DEVICES = hasattr(torch, "get_autocast_dtype")
 _OPERATORS = {
     "mkldnn": ("_reorder_linear_weight", "_linear_pointwise"),
     "onednn": ("qlinear_prepack", "qlinear_pointwise"),
@@ -126,8 +124,8 @@ def _packs_bfloat16() -> bool:
 
 def is_autocast_on_cpu() -> bool:
     """Return True if autocast is enabled for CPUs."""
-    # A step of a story calls this 60 times, and the older function takes four times as long.
-    return torch.is_autocast_enabled("cpu") if _NAMES_DEVICES else torch.is_autocast_cpu_enabled()
+    # A step of a story calls this 60 times; is_autocast_cpu_enabled takes four times as long.
+    return torch.is_autocast_enabled("cpu")
 
 
 # id of a weight -> its copy; the entry goes with the weight

@@ -10,13 +10,8 @@ from torch import Tensor, nn
 from fairseq_mm.modules.attention import merge_heads, split_heads
 from fairseq_mm.modules.linear import linear
 
-_FUSED = getattr(F, "scaled_dot_product_attention", None)
-# PyTorch 2.1 and newer let the caller choose the scale
-_CAN_BE_UNSCALED = "scale=" in (getattr(_FUSED, "__doc__", None) or "")
-# PyTorch 2.4 and newer; on a GPU a single kernel since PyTorch 2.9, but as many operations as here
-# on a CPU
-_RMS_NORM = getattr(F, "rms_norm", None)
-# The single kernel computes in float32 for inputs in half precision.
+# On a GPU, rms_norm is a single kernel since PyTorch 2.9, which computes in float32 for inputs in
+# half precision. On a CPU, it has as many operations as here.
 _HAS_RMS_KERNEL = hasattr(torch, "_fused_rms_norm")
 _HALF = (torch.float16, torch.bfloat16)
 # Divisor of queries in half precision, because unscaled scores may leave the range of float16. It
@@ -42,11 +37,13 @@ def attend_unscaled(
     """
     is_half_on_cpu = query.dtype in _HALF and query.device.type == "cpu"
     is_mixed = key.dtype != query.dtype
-    if _FUSED is not None and _CAN_BE_UNSCALED and not is_half_on_cpu and not is_mixed:
+    if not is_half_on_cpu and not is_mixed:
         if bias is not None:
             # The fused kernel refuses a bias of another dtype than the query.
             bias = bias.to(query.dtype)
-        return _FUSED(query, key, value, attn_mask=bias, dropout_p=dropout, scale=1.0)
+        return F.scaled_dot_product_attention(
+            query, key, value, attn_mask=bias, dropout_p=dropout, scale=1.0
+        )
     if query.dtype in _HALF:
         scores = torch.matmul(query / _SCORE_SCALE, key.transpose(-1, -2)).float() * _SCORE_SCALE
     else:
@@ -156,9 +153,9 @@ class RMSNorm(nn.Module):
         if x.is_cuda and _HAS_RMS_KERNEL and x.dtype == self.weight.dtype == torch.bfloat16:
             return F.rms_norm(x, self.weight.shape, self.weight, self.epsilon)
         x = x.float()
-        if x.is_cuda and _RMS_NORM is not None:
+        if x.is_cuda:
             weight = self.weight.float()
-            return _RMS_NORM(x, weight.shape, weight, self.epsilon).to(self.weight.dtype)
+            return F.rms_norm(x, weight.shape, weight, self.epsilon).to(self.weight.dtype)
         # The square of a value above 256 is infinite in float16.
         scale = torch.rsqrt(x.square().mean(dim=-1, keepdim=True) + self.epsilon)
         return self.weight * (x * scale).to(self.weight.dtype)

@@ -17,7 +17,6 @@ from fairseq_mm.errors import UserError
 TRAINING = ("--task", "multimodal_captioning", "--arch", "m_rnn_tiny")
 
 
-@pytest.mark.skipif(not hasattr(torch.nn.Module, "compile"), reason="PyTorch 1.12 has no compiler")
 def test_a_compiled_training_ends_with_the_same_weights(tmp_path, monkeypatch):
     compiled = []
 
@@ -36,7 +35,6 @@ def test_a_compiled_training_ends_with_the_same_weights(tmp_path, monkeypatch):
         torch.testing.assert_close(other["model"][name], weights)
 
 
-@pytest.mark.skipif(not hasattr(torch.nn.Module, "compile"), reason="PyTorch 1.12 has no compiler")
 @pytest.mark.parametrize("fails_in_training", [True, False])
 def test_a_compiler_that_fails_in_an_update_or_a_validation_is_said(
     tmp_path, monkeypatch, fails_in_training
@@ -67,7 +65,6 @@ def test_a_folder_of_compiled_files_that_cannot_be_made_is_said():
         compile_model(SimpleNamespace(compile=fail))
 
 
-@pytest.mark.skipif(not hasattr(torch, "compile"), reason="PyTorch 1.12 has no compiler")
 def test_a_failing_compiler_is_said():
     from torch._dynamo.exc import TorchDynamoException
 

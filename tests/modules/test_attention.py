@@ -1,4 +1,4 @@
-"""Attention by the fused kernel equals the formula, and so does what older PyTorch computes."""
+"""Attention by the fused kernel equals the formula."""
 
 import math
 
@@ -9,14 +9,6 @@ from fairseq_mm.modules import attention
 from fairseq_mm.modules.t5_layers import attend_unscaled
 
 B, T, S, A = 2, 3, 5, 4
-
-
-@pytest.fixture(params=["fused", "formula"], autouse=True)
-def kernel(request, monkeypatch):
-    if request.param == "formula":
-        monkeypatch.setattr(attention, "_FUSED", None)
-    elif attention._FUSED is None:
-        pytest.skip("this PyTorch has no fused attention")
 
 
 def loops(query, key, value, attention_mask):

@@ -7,18 +7,9 @@ import torch
 from numerics import assert_close
 from toy_data import needs_float16_on_cpu
 
-from fairseq_mm.modules import t5_layers
 from fairseq_mm.modules.t5_layers import T5Attention, attend_unscaled
 
 B, H, T, S, A = 2, 3, 4, 5, 6
-
-
-@pytest.fixture(params=["fused", "formula"], autouse=True)
-def kernel(request, monkeypatch):
-    if request.param == "formula":
-        monkeypatch.setattr(t5_layers, "_FUSED", None)
-    elif not t5_layers._CAN_BE_UNSCALED:
-        pytest.skip("this PyTorch has no fused attention whose scale can be chosen")
 
 
 @pytest.fixture
