@@ -209,7 +209,8 @@ def named_failures(
 
 def check_is_whole(path: str) -> None:
     """Check that a checkpoint is a regular file and was written completely, if it exists."""
-    refuse_folder(path, path)
+    if os.path.isdir(path):
+        raise UserError(f"{path}: must be a checkpoint, but is a folder.")
     if not os.path.isfile(path):
         return
     with open(path, "rb") as file:
@@ -221,9 +222,3 @@ def check_is_whole(path: str) -> None:
             f"{path}: is cut off after {os.path.getsize(path):,} bytes, as by a kill of the "
             "process that wrote it: give an earlier checkpoint."
         )
-
-
-def refuse_folder(path: str, name: str) -> None:
-    """Check that a path that must be a checkpoint is not a folder; messages call it ``name``."""
-    if os.path.isdir(path):
-        raise UserError(f"{name}: must be a checkpoint, but is a folder.")
