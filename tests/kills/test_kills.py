@@ -1,187 +1,190 @@
-"""Killed commands and trainings, run again, end as undisturbed ones do; `make soak` has many kills.
+"""A killed command that writes files: run again, it ends as an undisturbed one does.
 
-KILLS and KILLS_SEED say how many the long run has, and which.
+Each command runs in a forked child, which counts the files that it opens for writing, renames or
+removes in its output folder, and is killed (SIGKILL) just before a chosen one of them.
 """
 
+import contextlib
+import json
 import os
 import re
 import shutil
+import signal
+import sys
+import traceback
 from pathlib import Path
+from typing import Optional
 
+import h5py
+import numpy as np
 import pytest
 import torch
-from compare_outputs import differences, read_checkpoint, unfinished
-from kill_targets import LOG, TARGETS, Target
-from run_kills import Counts, Killer, Plan, prepare, run_numbers
+from toy_captioner import EMBEDDER, save_images, train_captioner
+from toy_data import write_store
 from toy_processes import needs_fork
+from toy_training_states import assert_same_training
+
+import fairseq_mm
+from fairseq_mm.cli.main import main
 
 pytestmark = needs_fork
 
-SAMPLE = 6
-SOAK = int(os.environ.get("KILLS", "300"))
-SEED = int(os.environ.get("KILLS_SEED", "1"))
-BY_NAME = {target.name: target for target in TARGETS}
-QUICK = [BY_NAME[f"fairseq-mm {name}"] for name in ("extract images", "rank by likelihood")]
-QUICK += [BY_NAME[f"fairseq-train {name}"] for name in ("until no gain, m_rnn", "m_rnn")]
+# what a run writes before its files are complete; with `dummy`, fairseq tries whether it can write
+WORKING = re.compile(r"(^|/)(lock$|dummy$|preprocess\.log$)|\.partial|\.tmp$|\.moving$|\.blocks$")
+# complete files that a training replaces as it goes on, or removes before its end
+PASSING = re.compile(r"(^|/)checkpoint[^/]*\.pt$|(^|/)likelihoods\.jsonl$")
+TIMES = re.compile(rb'\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\+00:00|"seconds": [\d.]+')
+CHANGES = {"os.rename", "os.remove", "os.rmdir", "os.mkdir", "os.truncate", "os.link"}
+WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT
+
+EXTRACT = "--model squeezenet1_1 --weights captioner/squeezenet.pth --resize squash --size 33"
+TRAIN = (
+    "train captioner/data.moved --task multimodal_captioning --arch m_rnn_tiny --max-epoch 2 "
+    "--batch-size 12 --optimizer adam --cpu --num-workers 0 --log-format none "
+    "--save-interval-updates 1 --keep-interval-updates 2 --save-dir {out}/training"
+)
+# name -> command; {out} is the folder that it writes to
+COMMANDS = {
+    "prepare": "prepare captions data.jsonl --threshold 1 --valid-size 2 --output {out}/made",
+    "prepare --overwrite": "prepare captions data.jsonl --threshold 1 --output {out}/made "
+    "--overwrite",
+    "extract": f"extract photos {EXTRACT} --batch-size 2 --device cpu --workers 0 "
+    "--output {out}/o.h5",
+    "store merge": "store merge a.h5 b.h5 {out}/o.h5",
+    "index": "index photos --checkpoint embedder --device cpu --batch-size 2 --output {out}/o.h5",
+    "caption": "caption photos/image0.png photos/image1.png --checkpoint captioner --device cpu "
+    "--output {out}/o.txt",
+    "score": "score hypotheses.jsonl --data captioner/data.moved --split valid --metrics bleu "
+    "--json {out}/s.json --per-item {out}/items.jsonl",
+    "rank": "rank captioner/data.moved --checkpoint captioner --split valid --device cpu "
+    "--marginal-images 3 --shortlist 2 --block-rows 16 --output {out}",
+    "fairseq-train": TRAIN,
+}
 
 
 @pytest.fixture(scope="module")
 def inputs(tmp_path_factory):
-    root = tmp_path_factory.mktemp("kills") / "inputs"
-    prepare(root)
+    """A folder with all that the commands read; the packages that they need are imported here."""
+    root = tmp_path_factory.mktemp("kills")
+    fairseq_mm.register()
+    for name, model in (("captioner", "--arch m_rnn_tiny --eval-gen"), ("embedder", EMBEDDER)):
+        (root / name).mkdir()
+        train_captioner(root / name, root / name / "data", model)
+    save_images(root / "photos")
+    lines = [{"image": f"{i}.jpg", "captions": [f"dog {i} runs", "a dog"]} for i in range(8)]
+    (root / "data.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    for name in "ab":
+        write_store(root / f"{name}.h5", [f"{name}{i}" for i in range(4)])
+    hypotheses = [{"id": f"valid{i}.jpg", "hypothesis": "a dog runs"} for i in range(7)]
+    (root / "hypotheses.jsonl").write_text("".join(json.dumps(x) + "\n" for x in hypotheses))
     return root
 
 
-@pytest.fixture(scope="module")
-def trained(inputs, tmp_path_factory):
-    """The folder of an undisturbed training."""
-    killer = Killer(inputs, tmp_path_factory.mktemp("trained"), seed=SEED)
-    return killer.undisturbed(QUICK[-1]).folder
+def run(root: Path, out: Path, command: str, kill_at: Optional[int] = None) -> tuple[int, int]:
+    """Run a command in a forked child; return its exit status (minus the signal that ended it) and
+    the number of its writes."""
+    log = out.parent / "log"
+    child = os.fork()
+    if child:
+        status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        return status, int((out.parent / "writes").read_text()) if status == 0 else 0
+    status = 70
+    try:
+        stream = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+        os.dup2(stream, 1)
+        os.dup2(stream, 2)
+        sys.stdout, sys.stderr = (os.fdopen(n, "w", closefd=False) for n in (1, 2))
+        os.chdir(root)
+        count = _watch_writes(str(out), kill_at)
+        words = command.format(out=out).split()
+        status = _train(words[1:]) if words[0] == "train" else main(words) or 0
+        (out.parent / "writes").write_text(str(count[0]))
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        with contextlib.suppress(Exception):
+            sys.stdout.flush()
+            sys.stderr.flush()
+        os._exit(status)
 
 
-def losses_of(killer, number):
-    counts, losses = Counts(), []
-    for outcome in run_numbers(killer, range(number)):
-        counts.add(outcome)
-        losses += [f"{outcome.target.name}: {loss}" for loss in outcome.losses]
-    print(counts.table())
-    return counts, losses
+def _train(words: list[str]) -> int:
+    from fairseq_cli import train
+
+    sys.argv = ["fairseq-train", *words, "--user-dir", str(Path(fairseq_mm.__file__).parent)]
+    train.cli_main()
+    return 0
 
 
-def test_a_sample_of_kills_loses_nothing(inputs, tmp_path):
-    counts, losses = losses_of(Killer(inputs, tmp_path, seed=SEED, targets=QUICK), SAMPLE)
-    assert losses == []
-    assert sum(row[1] for row in counts.by_target.values()) >= SAMPLE / 4
+def _watch_writes(out: str, kill_at: Optional[int]) -> list[int]:
+    process, count = os.getpid(), [0]
+
+    def watch(event: str, args: tuple) -> None:
+        if not (event == "open" and args[2] & WRITING) and event not in CHANGES:
+            return
+        if not isinstance(args[0], (str, bytes, os.PathLike)) or os.getpid() != process:
+            return
+        if os.path.abspath(os.fsdecode(args[0])).startswith(out):
+            count[0] += 1
+            if count[0] == kill_at:
+                os.kill(process, signal.SIGKILL)
+
+    sys.addaudithook(watch)
+    return count
 
 
-@pytest.mark.slow
-def test_many_kills_lose_nothing(inputs, tmp_path):
-    assert losses_of(Killer(inputs, tmp_path, seed=SEED), SOAK)[1] == []
+def files_in(folder: Path) -> dict[str, Path]:
+    paths = (path for path in folder.rglob("*") if path.is_file())
+    return {path.relative_to(folder).as_posix(): path for path in paths}
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        *("prepare captions", "prepare how2", "prepare join", "store merge", "embed"),
-        *("extract in this process", "study preference"),
-    ],
-)
-def test_a_kill_while_files_move_into_place_loses_nothing(inputs, tmp_path, name):
-    killer = Killer(inputs, tmp_path, seed=SEED)
-    target = BY_NAME[f"fairseq-mm {name}"]
-    last = killer.undisturbed(target).writes
-    for write in range(last, max(0, last - 16), -3):
-        assert_kill_loses_nothing(killer, target, [write])
+def content(path: Path) -> object:
+    """Content of a file, without times."""
+    if path.suffix == ".h5":
+        with h5py.File(path, "r") as file:
+            attributes = {x: str(file.attrs[x]) for x in file.attrs if x != "created"}
+            return attributes, {name: np.asarray(file[name]).tolist() for name in file}
+    return TIMES.sub(b"", path.read_bytes())
 
 
-def assert_kill_loses_nothing(killer, target, writes):
-    """Kills before a write, and before another one when it resumes."""
-    outcome = killer.kill(target, [Plan(None, write, 0.0, False) for write in writes])
-    assert outcome.is_killed
-    assert outcome.losses == [], f"before writes {writes}"
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["prepare videos", "prepare how2", "embed", "extract videos"])
-def test_a_kill_before_any_write_loses_nothing(inputs, tmp_path, name):
-    killer = Killer(inputs, tmp_path, seed=SEED)
-    target = BY_NAME[f"fairseq-mm {name}"]
-    for write in range(1, killer.undisturbed(target).writes + 1):
-        assert_kill_loses_nothing(killer, target, [write, write])
-
-
-WRITE_IN_PLACE = """
-with open(out / "a.txt", "w") as file:
-    file.write("a")
-with open(out / "a.txt", "a") as file:
-    file.write("b")
-"""
-LEAVE_PARTIAL = """
-partial = out / f"a.txt.{os.getpid()}.partial"
-partial.write_text("a")
-partial.rename(out / "a.txt")
-"""
-REFUSE_PARTIAL = """
-partial = out / "a.txt.partial"
-partial.touch(exist_ok=False)
-partial.rename(out / "a.txt")
-"""
-WRITE_ANEW = """
-partial = out / "a.txt.partial"
-partial.write_text("a")
-partial.rename(out / "a.txt")
-"""
-
-
-@pytest.mark.parametrize(
-    ("code", "losses"),
-    [
-        (WRITE_IN_PLACE, ["a.txt: has other bytes"]),
-        (LEAVE_PARTIAL, ["at the end a.txt.N.partial: is left"]),
-        (
-            REFUSE_PARTIAL,
-            [
-                "at the end a.txt.partial: is left",
-                "at the end a.txt: is missing",
-                "status 1: FileExistsError: [Errno N] File exists",
-            ],
-        ),
-        (WRITE_ANEW, []),
-    ],
-)
-def test_losses_are_seen(tmp_path, monkeypatch, code, losses):
-    killer = Killer(tmp_path, tmp_path, seed=SEED)
-    names = {"out": killer.out, "os": os, "Path": Path}
-
-    def run(name, words):
-        try:
-            exec(code, dict(names))
-        except OSError as error:
-            print(f"{type(error).__name__}: {error}".partition(": '")[0])
-            return 1
-        return 0
-
-    monkeypatch.setattr("run_kills.call_program", run)
-    outcome = killer.kill(Target("code", "code"), [Plan(None, 2, 0.0, False)])
-    assert outcome.is_killed
-    assert [re.sub(r"\d\d+", "N", loss) for loss in outcome.losses] == losses
-
-
-def test_of_older_checkpoints_only_cut_ones_are_losses(trained, tmp_path):
-    other = tmp_path / "other"
-    shutil.copytree(trained, other)
-    shutil.copy(other / "checkpoint_last.pt", other / "checkpoint_1_1.pt")
-    assert differences(trained, other) == []
-    (other / "checkpoint_1_1.pt").write_bytes(b"PK")
-    (other / "checkpoint_last.pt.tmp").touch()
-    found = differences(trained, other)
-    assert [x.partition(" (")[0] for x in found] == [
-        "checkpoint_1_1.pt: cannot be loaded",
-        "checkpoint_last.pt.tmp: is left",
-    ]
-
-
-def test_the_probe_of_a_training_is_to_be_removed_by_the_next(trained, tmp_path):
-    """fairseq opens and removes a file, to see whether it can write."""
-    other = tmp_path / "other"
-    shutil.copytree(trained, other)
-    (other / "dummy").touch()
-    assert unfinished(trained, other) == []
-    assert differences(trained, other) == ["dummy: is left"]
-
-
-@pytest.mark.parametrize("key", ["model", "exp_avg", "log"])
-def test_another_training_is_seen(trained, tmp_path, key):
-    other = tmp_path / "other"
-    shutil.copytree(trained, other)
-    assert differences(trained, other) == []
-    path = other / LOG if key == "log" else other / "checkpoint_last.pt"
-    if key == "log":
-        path.write_text(path.read_text().replace('"loss": "', '"loss": "1', 1))
+def assert_equal(one: Path, other: Path) -> None:
+    if one.suffix == ".pt":
+        assert_same_training(*(torch.load(x, weights_only=False) for x in (one, other)))
     else:
-        state = read_checkpoint(path)
-        values = state["model"] if key == "model" else state["last_optimizer_state"]["state"][0]
-        name = key if key in values else next(iter(values))
-        values[name].view(-1)[0] += 1e-6
-        torch.save(state, path)
-    assert {x.partition(":")[0] for x in differences(trained, other)} == {path.name}
+        assert content(one) == content(other), one.name
+
+
+def lay_out(root: Path, out: Path, name: str) -> None:
+    shutil.rmtree(out, ignore_errors=True)
+    out.mkdir()
+    if name == "prepare --overwrite":
+        run(root, out, COMMANDS["prepare"])
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_kill_loses_nothing(inputs, tmp_path, name):
+    out, whole, command = tmp_path / "out", tmp_path / "whole", COMMANDS[name]
+    lay_out(inputs, out, name)
+    earlier = {path: content(file) for path, file in files_in(out).items()}
+    status, writes = run(inputs, out, command)
+    assert status == 0, (tmp_path / "log").read_text()
+    out.rename(whole)
+    expected = files_in(whole)
+    wanted = {path: content(file) for path, file in expected.items()}
+    for kill_at in sorted({1, 2, writes // 3, 2 * writes // 3, writes - 1, writes} - {0}):
+        lay_out(inputs, out, name)
+        status, _ = run(inputs, out, command, kill_at)
+        assert status == -signal.SIGKILL, (tmp_path / "log").read_text()
+        for path, file in files_in(out).items():  # nothing is half-written under its own name
+            if PASSING.search(path) and file.suffix == ".pt":
+                torch.load(file, weights_only=False)
+            elif not WORKING.search(path) and not PASSING.search(path):
+                assert content(file) in (wanted.get(path), earlier.get(path)), path
+        status, _ = run(inputs, out, command)
+        # a command that was killed when all was written may refuse to replace it
+        assert status in (0, 2), (tmp_path / "log").read_text()
+        found = files_in(out)
+        left = {x for x in found.keys() - expected.keys() if not PASSING.search(x)}
+        assert (kill_at, left, expected.keys() - found.keys()) == (kill_at, set(), set())
+        for path in expected:
+            assert_equal(expected[path], found[path])
