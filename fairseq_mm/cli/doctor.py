@@ -34,9 +34,6 @@ from fairseq_mm.errors import EXIT_STATUS, UserError
 
 # modules that extras of fairseq-mm install
 EXTRAS = "pycocoevalcap timm pillow_heif av safetensors huggingface_hub fairscale gradio"
-_USE_ITS_FOLDER = (
-    "use the folder that it was trained on, or prepare with its dictionary and features"
-)
 _ANEW = "prepare the folder anew with fairseq-mm prepare"
 
 
@@ -230,7 +227,7 @@ def _check_data(folder: str, features: Optional[str], store: Any = None) -> Iter
 def _check_checkpoint(args: argparse.Namespace, store: Any = None) -> Iterator[Finding]:
     """Build the model of a checkpoint, in the task of the data folder if there is one, and compare
     its extractor with the features."""
-    remedy = "name another checkpoint"
+    subject, remedy = "checkpoint", "name another checkpoint"
     try:
         import torch
 
@@ -264,7 +261,7 @@ def _check_checkpoint(args: argparse.Namespace, store: Any = None) -> Iterator[F
         kind = f", subwords {checkpoint.subwords['kind']}" if checkpoint.subwords else ""
         for name, own in words.items():
             yield "ok", "checkpoint", f"{name} of {len(own)} words, {fingerprint(own)}{kind}", ""
-        remedy = _USE_ITS_FOLDER
+        remedy = "use the folder that it was trained on, or its dictionary and features"
         if args.data is not None and os.path.isdir(args.data):
             _build_in_folder(checkpoint, args.data, args.features)
         identity = checkpoint.extractor
@@ -275,12 +272,13 @@ def _check_checkpoint(args: argparse.Namespace, store: Any = None) -> Iterator[F
                 by = {"recorded_by": "the checkpoint's features", "given_by": store.path}
                 check_same_extractor(identity, store.attributes, **by)
         recorded, name = str(identity.get("weights", "")), str(identity.get("extractor"))
+        subject = f"weights of {name}"
         remedy = "put the file beside the checkpoint, or name it with --weights"
         if len(recorded) == 64:  # a digest; published weights have a name
             file = find_weights_file(identity, [checkpoint.path], args.weights)
-            yield "ok", f"weights of {name}", checked_weights_file(name, recorded, file), ""
+            yield "ok", subject, checked_weights_file(name, recorded, file), ""
     except Exception as error:  # a broken package can raise any error
-        yield "PROBLEM", "checkpoint", _describe(error), remedy
+        yield "PROBLEM", subject, _describe(error), remedy
 
 
 def _build_in_folder(checkpoint: Any, folder: str, features: Optional[str]) -> None:

@@ -23,7 +23,6 @@ from fairseq_mm.errors import UserError
 from fairseq_mm.prepare import join
 from fairseq_mm.prepare.captions import TEXT_TABLE
 from fairseq_mm.prepare.corpus import Corpus
-from fairseq_mm.prepare.data_folder import locked_output
 from fairseq_mm.prepare.jsonl import read_jsonl
 from fairseq_mm.prepare.releases import (
     coco,
@@ -171,20 +170,16 @@ def run(args: argparse.Namespace) -> Optional[int]:
     _leave_out_missing(corpus, args)
     kind = next(kind for kind in KINDS.values() if kind.module.TABLE.kind == corpus.table.kind)
     writer = kind.writer(args)
-    # one lock for text and features: a second run must not mix its files with these
-    with locked_output(args.output):
-        report = writer.write(
-            corpus,
-            args.output,
-            strict=getattr(args, "strict", False),
-            binarize=not args.no_binarize,
-            overwrite=args.overwrite,
-            # a run that was killed in the middle is resumed only with the same arguments
-            arguments={name: repr(x) for name, x in vars(args).items() if not callable(x)},
-        )
-        _print_report(report, writer, args.output)
-        if corpus.features_written:
-            print(corpus.features_written)
+    report = writer.write(
+        corpus,
+        args.output,
+        strict=getattr(args, "strict", False),
+        binarize=not args.no_binarize,
+        overwrite=args.overwrite,
+    )
+    _print_report(report, writer, args.output)
+    if corpus.features_written:
+        print(corpus.features_written)
     return 0
 
 

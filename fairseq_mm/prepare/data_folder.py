@@ -8,13 +8,10 @@ import contextlib
 import json
 import logging
 import os
-import re
 import shutil
-import threading
 from collections.abc import Iterator, Set
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Optional
 
 from fairseq_mm import __version__
 from fairseq_mm.data.caption_text import RESERVED_TOKENS
@@ -29,11 +26,6 @@ logger = logging.getLogger(__name__)
 REPORT = "prepare.json"
 _PARTIAL = ".partial"
 _MOVING = "prepare.json.moving"
-# arguments of a run, by which the next run recognises that it is the same one
-_ARGUMENTS = "arguments.json"
-# temporary files in the folder .partial: the log of fairseq-preprocess, the parts that its workers
-# write, and other incomplete files
-_TEMPORARY = re.compile(r"(?:.*/)?preprocess\.log|.*\.pt\d+\.(?:bin|idx)|.*\.partial")
 
 
 def run_preprocess(arguments: list[str]) -> None:
@@ -87,91 +79,34 @@ def _check_output(output: Path, files: Set[str], *, kind: str, overwrite: bool) 
         )
 
 
-# (process, thread, folder) of the writers: functions that a writer calls may lock its folder again,
-# but after a fork the child must not count as the writer that its parent is
-_writers: set[tuple[int, int, str]] = set()
-
-
 @contextmanager
 def locked_output(output: Path) -> Iterator[None]:
     """Lock a data folder against other writers; create the folder if it does not exist.
 
     A folder that this function has created is removed if it is empty at the end. Feature stores
-    have a lock of their own, and can be written at the same time. Raise UserError if another
-    process or thread holds the lock, or the folder cannot be created.
+    have a lock of their own, and can be written at the same time.
     """
-    writer = (os.getpid(), threading.get_ident(), os.path.realpath(output))
-    if writer in _writers:
-        yield
-        return
-    if output.exists() and not output.is_dir():
-        raise UserError(f"--output {output}: is a file; a folder was expected.")
-    with contextlib.ExitStack() as stack:
-        if not output.exists():
-            stack.callback(_remove_if_empty, output)
-        try:
-            stack.enter_context(only_writer(str(output)))
-        except OSError as error:
-            raise UserError(f"{output}: cannot be written ({error}).") from error
-        _writers.add(writer)
-        stack.callback(_writers.discard, writer)
-        yield
-
-
-def _remove_if_empty(folder: Path) -> None:
-    with contextlib.suppress(OSError):
-        folder.rmdir()
-
-
-def finish_killed_run(
-    output: Path, files: Set[str], *, kind: str, arguments: Optional[dict[str, Any]] = None
-) -> Optional[dict[str, Any]]:
-    """Move the files of a killed run from its temporary folder to the data folder.
-
-    Nothing is moved if the run had not completed all files, or prepared another kind of data. If
-    files are moved and the killed run had the same ``arguments``, return the content of its
-    ``prepare.json``, otherwise None. Raise UserError if another process writes to ``output``,
-    ``output`` cannot be written, or the temporary folder has files that are not in ``files``.
-
-    Args:
-        output: Data folder.
-        files: Paths, relative to ``output``, of all files that a run may make.
-        kind: Kind of data, such as ``captions``.
-        arguments: Arguments of the current run, as JSON values; if None, the result is None.
-    """
-    output = Path(os.path.abspath(output))
-    partial = output / _PARTIAL
-    with locked_output(output):
-        names = {name for name in _files_in(partial) if not _TEMPORARY.fullmatch(name)}
-        foreign = sorted(names - files - {REPORT, _MOVING, _ARGUMENTS})
-        # the partial folder will be deleted: a user's file in it would be lost
-        if foreign:
-            raise UserError(f"{partial}: holds {foreign[0]}; remove or rename that folder.")
-        try:
-            with contextlib.suppress(UserError):
-                if arguments != read_json(partial / _ARGUMENTS):
-                    arguments = None
-            if not _finish_move(partial, output, files, kind) or arguments is None:
-                return None
-            return read_json(output / REPORT)
-        except OSError as error:
-            raise UserError(f"--output {output}: cannot be written ({error}).") from error
+    is_new = not output.exists()
+    try:
+        with only_writer(str(output)):
+            yield
+    except OSError as error:
+        raise UserError(f"--output {output}: cannot be written ({error}).") from error
+    finally:
+        if is_new:
+            with contextlib.suppress(OSError):  # it is not empty
+                output.rmdir()
 
 
 @contextmanager
 def partial_folder(
-    output: Path,
-    files: Set[str],
-    *,
-    kind: str,
-    overwrite: bool = False,
-    arguments: Optional[dict[str, Any]] = None,
+    output: Path, files: Set[str], *, kind: str, overwrite: bool = False
 ) -> Iterator[Path]:
     """Yield a temporary folder in ``output`` whose files are moved to ``output`` at the end.
 
-    After an error the files are deleted. Inside the ``with`` block, ``output`` is locked. Raise
-    UserError if another process writes to ``output``, ``output`` cannot be written, ``output`` has
-    prepared data that may not be replaced, or an old temporary folder has files not in ``files``.
+    After an error the files are deleted. Inside the ``with`` block, ``output`` is locked. The files
+    of an earlier run that was killed while they were moved are moved first. Raise UserError if
+    another process writes to ``output``, or ``output`` has prepared data that may not be replaced.
 
     Args:
         output: Data folder.
@@ -179,24 +114,18 @@ def partial_folder(
             ``output`` stay.
         kind: Kind of data, such as ``captions``.
         overwrite: Allow to replace prepared data of the same kind.
-        arguments: Arguments of the run, as JSON values, by which :func:`finish_killed_run`
-            recognises the run if it is killed; None for a run that need not be recognised.
     """
     output = Path(os.path.abspath(output))
+    partial = output / _PARTIAL
     with locked_output(output):
-        partial = output / _PARTIAL
-        finish_killed_run(output, files, kind=kind)
         try:
+            _finish_move(partial, output, files, kind)
             _check_output(output, files, kind=kind, overwrite=overwrite)
             if partial.is_dir():
                 shutil.rmtree(partial)
             partial.mkdir()
-            if arguments is not None:
-                (partial / _ARGUMENTS).write_text(json.dumps(arguments), encoding="utf-8")
             yield partial
             _move_over(partial, output, files)
-        except OSError as error:
-            raise UserError(f"--output {output}: cannot be written ({error}).") from error
         finally:
             # once files have moved, the next run continues: old and new files must not mix
             if not (partial / _MOVING).exists():
@@ -215,28 +144,18 @@ def is_half_moved(folder: str) -> bool:
     return any(os.path.exists(os.path.join(partial, name)) for name in (REPORT, _MOVING))
 
 
-def _finish_move(partial: Path, output: Path, files: Set[str], kind: str) -> bool:
-    """Move the files of a killed run to the data folder; return True if files were moved.
-
-    Nothing is moved if the run had not completed all files, or prepared another kind of data.
-
-    Args:
-        partial: Temporary folder of the killed run.
-        output: Data folder.
-        files: Paths, relative to ``output``, of all files that a run may make; old files with these
-            names are removed.
-        kind: Kind of data, such as ``captions``.
-    """
+def _finish_move(partial: Path, output: Path, files: Set[str], kind: str) -> None:
+    """Move the files of a killed run to the data folder, unless the run had not completed all files
+    or prepared another kind of data."""
     reports = [partial / name for name in (REPORT, _MOVING) if (partial / name).exists()]
     try:
         if not reports or read_json(reports[0])["kind"] != kind:
-            return False
+            return
     except (UserError, KeyError, TypeError):  # killed within the report, which is written last
-        return False
+        return
     logger.warning(f"{output}: moved into place what a killed run had prepared")
     _move_over(partial, output, files)
     shutil.rmtree(partial)
-    return True
 
 
 def _move_over(partial: Path, output: Path, files: Set[str]) -> None:
@@ -252,7 +171,7 @@ def _move_over(partial: Path, output: Path, files: Set[str]) -> None:
                 folder.rmdir()
         os.replace(partial / REPORT, partial / _MOVING)
     for name in _files_in(partial):
-        if name not in (_MOVING, _ARGUMENTS):
+        if name != _MOVING:
             (output / name).parent.mkdir(exist_ok=True)
             os.replace(partial / name, output / name)
     os.replace(partial / _MOVING, output / REPORT)

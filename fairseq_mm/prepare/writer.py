@@ -28,7 +28,6 @@ from fairseq_mm.errors import UserError
 from fairseq_mm.prepare.corpus import Corpus, Example, FieldTable
 from fairseq_mm.prepare.data_folder import (
     count_unknown,
-    finish_killed_run,
     partial_folder,
     read_dictionary_words,
     run_preprocess,
@@ -253,7 +252,6 @@ class FolderWriter:
         strict: bool = False,
         binarize: bool = True,
         overwrite: bool = False,
-        arguments: Optional[dict[str, Any]] = None,
     ) -> dict[str, Any]:
         """Write a corpus, and its features if the release has some, to a data folder.
 
@@ -268,17 +266,10 @@ class FolderWriter:
             strict: Refuse splits and dictionaries whose sizes differ from the published sizes.
             binarize: Run fairseq-preprocess.
             overwrite: Replace prepared data of the same kind.
-            arguments: Arguments of the run, as JSON values. If a killed run with the same arguments
-                had prepared all files, they are moved to ``output`` instead of being prepared anew.
         """
         self._check(corpus, strict)
         kind, files = self.table.kind, self.files()
-        report = finish_killed_run(output, files, kind=kind, arguments=arguments)
-        if report is not None and not overwrite:
-            return report
-        with partial_folder(
-            output, files, kind=kind, overwrite=overwrite, arguments=arguments
-        ) as partial:
+        with partial_folder(output, files, kind=kind, overwrite=overwrite) as partial:
             (partial / "text").mkdir()
             self.begin()
             exceptions = dict(corpus.exceptions)

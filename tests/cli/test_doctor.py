@@ -261,7 +261,7 @@ def spoil(bias):
             "decoder.output_proj.bias has NaN or infinite values -> name another checkpoint",
         ),
         ({"provenance": {"words": [*WORDS, "more"]}}, "weights do not fit --arch m_rnn_tiny"),
-        (None, "changed.pt: is no fairseq checkpoint"),
+        (None, "changed.pt: cannot be loaded safely"),
     ],
 )
 def test_a_broken_checkpoint_is_found(examine, trained, tmp_path, change, message):
