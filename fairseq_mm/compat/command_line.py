@@ -3,8 +3,9 @@
 import functools
 import glob
 import os
+import sys
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, Optional
 
 from fairseq_mm.compat import activation, allocator
 from fairseq_mm.compat.model_folders import is_model_folder
@@ -19,18 +20,25 @@ _MISSING = "???"
 def watch_parsed_options() -> None:
     """Apply all repairs when fairseq has parsed a command line that names this package.
 
-    Only here does ``fairseq-generate`` know its task before it runs.
+    Only here does ``fairseq-generate`` know its task before it runs. If it samples texts, the
+    default of ``--beam`` is ``--nbest``.
     """
     from fairseq import options
 
     original = options.parse_args_and_arch
 
     @functools.wraps(original)
-    def parse_args_and_arch(parser: Any, *args: Any, **kwargs: Any) -> Any:
-        parsed = original(parser, *args, **kwargs)
+    def parse_args_and_arch(
+        parser: Any, input_args: Optional[list[str]] = None, *args: Any, **kwargs: Any
+    ) -> Any:
+        parsed = original(parser, input_args, *args, **kwargs)
         arguments = parsed[0] if isinstance(parsed, tuple) else parsed
         if names_ours(arguments):
             activation.activate()
+            words = sys.argv[1:] if input_args is None else input_args
+            is_sampling = getattr(arguments, "sampling", False)
+            if is_sampling and not any(x.partition("=")[0] == "--beam" for x in words):
+                arguments.beam = arguments.nbest
             check_sampling(arguments)
         return parsed
 

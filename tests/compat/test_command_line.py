@@ -69,11 +69,17 @@ def test_the_log_of_generate_follows_its_results(captioner, tmp_path):
     assert " | INFO | fairseq_cli.generate | {" in (tmp_path / "generate-valid.txt").read_text()
 
 
+@pytest.mark.parametrize(("options", "texts"), [((), 1), (("--nbest", "3"), 3)])
+def test_sampling_without_a_beam_draws_as_many_texts_as_it_prints(captioner, options, texts):
+    done = generate(captioner, *VALID, "--sampling", "--sampling-topk", "10", *options)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert done.stdout.count("\nH-") == 7 * texts
+
+
 @pytest.mark.parametrize(
     ("command", "options", "message"),
     [
         ("generate", ("--beam", "5"), "--nbest is 1: give --beam 1 or --nbest 5."),
-        ("interactive", (), "but --beam is 3 and --nbest is 1: give --beam 1 or --nbest 3."),
         ("interactive", ("--beam", "2", "--nbest", "3"), "give --beam 3 or --nbest 2."),
     ],
 )
