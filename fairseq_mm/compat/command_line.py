@@ -40,6 +40,10 @@ def watch_parsed_options() -> None:
             if is_sampling and not any(x.partition("=")[0] == "--beam" for x in words):
                 arguments.beam = arguments.nbest
             check_sampling(arguments)
+            if hasattr(arguments, "nbest"):
+                # fairseq-generate reads the options of a training instead
+                arguments.distributed_world_size = arguments.num_shards
+                arguments.distributed_rank = arguments.shard_id
         return parsed
 
     options.parse_args_and_arch = parse_args_and_arch

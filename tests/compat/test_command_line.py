@@ -76,6 +76,17 @@ def test_sampling_without_a_beam_draws_as_many_texts_as_it_prints(captioner, opt
     assert done.stdout.count("\nH-") == 7 * texts
 
 
+def test_shards_of_a_split_are_the_whole_split(captioner):
+    def hypotheses(*options):
+        done = generate(captioner, *VALID, "--batch-size", "2", "--beam", "2", *options)
+        assert done.returncode == 0, done.stderr[-2000:]
+        return [line for line in done.stdout.splitlines() if line.startswith("H-")]
+
+    shards = [hypotheses("--num-shards", "2", "--shard-id", shard) for shard in "01"]
+    assert 0 < len(shards[0]) < 7
+    assert sorted(shards[0] + shards[1]) == sorted(hypotheses())
+
+
 @pytest.mark.parametrize(
     ("command", "options", "message"),
     [
