@@ -28,7 +28,7 @@ def run(body, python=sys.executable):
     "body",
     [
         "fail()",
-        "try:\n    fail()\nexcept Exception:\n    raise Exception('cannot load')",
+        "try:\n    fail()\nexcept Exception:\n    raise Exception('Cannot load model parameters')",
         "try:\n    fail()\nexcept Exception as e:\n    raise RuntimeError('cannot') from e",
     ],
 )
@@ -73,10 +73,24 @@ def test_mistake_in_a_spawned_process_is_one_line(tmp_path):
     assert result.stderr.splitlines()[-1] == "error: x.txt:3: must be one."
 
 
-def test_other_errors_keep_their_traceback():
-    result = run("raise RuntimeError('a bug')")
+@pytest.mark.parametrize(
+    "body",
+    [
+        "raise RuntimeError('a bug')",
+        "try:\n    fail()\nexcept ValueError:\n    None + 1",
+        "try:\n    None + 1\nexcept TypeError:\n    len(3)",
+    ],
+)
+def test_other_errors_keep_their_traceback(body):
+    result = run(body)
     assert result.returncode == 1
     assert "Traceback" in result.stderr
+    assert "error: x.txt" not in result.stderr
+
+
+def test_an_interruption_is_one_word():
+    result = run("raise KeyboardInterrupt")
+    assert (result.returncode, result.stderr) == (130, "interrupted\n")
 
 
 def test_missing_extra_names_the_command_that_helps():

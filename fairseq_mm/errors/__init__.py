@@ -67,7 +67,10 @@ def _find_message(error: Optional[BaseException]) -> Optional[str]:
         if isinstance(error, UserError):
             # torch's data loader puts the worker's traceback into the message, on one line here
             return str(error).split(marker)[-1]
-        error = error.__cause__ or error.__context__
+        # only an error that was raised on purpose: another one that happens while it is handled is
+        # a bug, and keeps its traceback
+        is_wrapped = type(error) is Exception and str(error).startswith("Cannot load model")
+        error = error.__context__ if is_wrapped else error.__cause__
     return None
 
 
@@ -87,6 +90,9 @@ def report_on_exit() -> None:
         kind: type[BaseException], error: BaseException, traceback: Optional[TracebackType]
     ) -> None:
         message = _find_message(error)
+        if isinstance(error, KeyboardInterrupt):
+            print("interrupted", file=sys.stderr)
+            raise SystemExit(130)
         if message is None:
             # a debugger or a notebook may have a hook of its own
             previous(kind, error, traceback)
