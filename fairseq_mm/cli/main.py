@@ -215,15 +215,21 @@ def _is_empty_path(action: argparse.Action, value: Any) -> bool:
 
 def main(argv: Optional[list[str]] = None) -> int:
     run_set_up.is_program = argv is None
-    if argv is not None:
-        return _run(argv)
-    gc.set_threshold(*_COLLECTION_AT_START)
-    run_set_up.silence_deprecations()
+    words = sys.argv[1:] if argv is None else argv
     try:
-        return _run(sys.argv[1:])
+        if argv is not None:
+            return _run(argv)
+        gc.set_threshold(*_COLLECTION_AT_START)
+        run_set_up.silence_deprecations()
+        return _run(words)
+    except KeyboardInterrupt:
+        # 128 + SIGINT, as shells report it
+        print(f"fairseq-mm {' '.join(words[:1])}: interrupted", file=sys.stderr)
+        return 130
     finally:
-        # as Python exits, it searches all objects for cycles, .4 s after an import of fairseq
-        gc.freeze()
+        if argv is None:
+            # as Python exits, it searches all objects for cycles, .4 s after an import of fairseq
+            gc.freeze()
 
 
 def _run(argv: list[str]) -> int:
@@ -280,10 +286,6 @@ def _run(argv: list[str]) -> int:
     except UserError as error:
         print(f"fairseq-mm {chosen}: {error}", file=sys.stderr)
         return EXIT_STATUS
-    except KeyboardInterrupt:
-        # 128 + SIGINT, as shells report it
-        print(f"fairseq-mm {chosen}: interrupted", file=sys.stderr)
-        return 130
     except BrokenPipeError:
         # the reader has what it wanted, as in `fairseq-mm store ... | head`
         _drop_output()
