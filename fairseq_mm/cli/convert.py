@@ -152,14 +152,7 @@ def _convert_pretrained(args: argparse.Namespace, kind: str) -> None:
 def _convert_released(
     args: argparse.Namespace, kind: str, state: Optional[Mapping[str, Any]]
 ) -> None:
-    """Convert a released model of Kiros et al., VSE++, GLAC Net or Transtory-XL.
-
-    Args:
-        args: Parsed command line.
-        kind: Kind of SOURCE, a key of ``LAYOUTS``.
-        state: Content of the checkpoint; None for a model of Kiros et al., whose files are read
-            here.
-    """
+    """Convert a released model of Kiros et al., VSE++, GLAC Net or Transtory-XL."""
     from fairseq_mm.conversion.output_folder import check_output_folder
     from fairseq_mm.conversion.released_model import convert_released
     from fairseq_mm.conversion.released_visual_stories import read_released_visual_stories
@@ -193,10 +186,6 @@ def _list_files(folder: str) -> str:
 def _released_usage(result: Any, *, is_story: bool) -> list[str]:
     """Return lines of text with commands that prepare data, extract features, use the converted
     model and train it.
-
-    Args:
-        result: Result of the conversion.
-        is_story: True for models of visual stories, False for image-sentence embeddings.
     """
     from fairseq_mm.conversion.new_checkpoint import format_flags
     from fairseq_mm.conversion.released_model import CHECKPOINT, DICTIONARY, NETWORK
@@ -297,10 +286,6 @@ def _architectures(arch: str, options: Mapping[str, Any]) -> list[tuple[str, str
 
     The title says what the model reads. There is a model of the same architecture and, if
     ``vg_ARCH`` exists and has all the options, the model that also reads videos.
-
-    Args:
-        arch: Architecture of the converted model.
-        options: Options of the converted model.
     """
     from fairseq.models import ARCH_MODEL_REGISTRY
 

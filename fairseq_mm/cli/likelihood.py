@@ -131,12 +131,10 @@ def build_card(
     """Return the description of a run for its JSON result: command, options, hashes, versions.
 
     Args:
-        args: Parsed command line.
         files: Dict from the label of an input file in the result, such as ``references``, to its
             path. The hash of the file is recorded; a file with the path None is left out.
         options: Names of the options whose values are recorded, in addition to ``--split``,
             ``--seed`` and ``--precision``.
-        device: Device of the models.
     """
     from fairseq_mm.metrics.result_card import result_card
 

@@ -171,7 +171,6 @@ def shuffle_images(
 
     Args:
         visual_ids: Image sequence of each line.
-        albums: Album of each line.
         seed: Seed of the shuffling.
         data: Path of the data folder, for messages.
     """

@@ -164,14 +164,7 @@ def _convert_config(config: Mapping[str, Any], path: str) -> tuple[dict[str, Any
 def _rename(
     weights: Mapping[str, Tensor], options: Mapping[str, Any], folder: str, notes: list[str]
 ) -> dict[str, Tensor]:
-    """Return Hugging Face's weights by fairseq's names; raise UserError if they do not fit.
-
-    Args:
-        weights: Weights by Hugging Face's names.
-        options: Options of fairseq's BART, which determine the expected shapes.
-        folder: Folder of Hugging Face's BART, for messages.
-        notes: List to which a sentence about omitted weights is appended.
-    """
+    """Return Hugging Face's weights by fairseq's names; raise UserError if they do not fit."""
     # the base class BartModel saves its weights without the prefix
     weights = {name.removeprefix(_PREFIX): x.float() for name, x in weights.items()}
     bias = weights.pop(_BIAS, None)
@@ -196,13 +189,7 @@ def _rename(
 def _expected_shapes(
     options: Mapping[str, Any], num_rows: int, positions: tuple[int, int]
 ) -> dict[str, tuple[int, ...]]:
-    """Return the shapes of a BART's tensors by fairseq's names; shared embeddings have one name.
-
-    Args:
-        options: Options of fairseq's BART.
-        num_rows: Number of word embeddings.
-        positions: Numbers of position embeddings of encoder and decoder.
-    """
+    """Return the shapes of a BART's tensors by fairseq's names; shared embeddings have one name."""
     C = options["encoder_embed_dim"]
     shapes: dict[str, tuple[int, ...]] = {EMBEDDINGS[0]: (num_rows, C)}
 
@@ -232,9 +219,7 @@ def share_embeddings(weights: dict[str, Tensor], names: tuple[str, ...], path: s
     """Remove all copies of the shared embeddings from ``weights``, and return one copy.
 
     Args:
-        weights: Weights by name.
         names: Names that the embeddings may have, at least one of which must be in ``weights``.
-        path: Path of the model, for messages.
     """
     copies = {name: weights.pop(name) for name in names if name in weights}
     if not copies:
@@ -259,7 +244,6 @@ def check_tensors(
             ``encoder.embed_tokens.weight``.
         options: Options of fairseq's model.
         positions: Numbers of position embeddings of encoder and decoder.
-        path: Path of the model, for messages.
     """
     shapes = _expected_shapes(options, len(weights[EMBEDDINGS[0]]), positions)
     for title, names in (

@@ -157,10 +157,6 @@ def _numbers(merges: list[tuple[str, str]], by_row: dict[int, str]) -> dict[str,
     """Return GPT-2's number of each BPE token.
 
     Bytes come first, then the tokens that result from merges, then tokens that users have added.
-
-    Args:
-        merges: Pairs of tokens that the BPE merges, in the order of the merges.
-        by_row: Dict from the index in the embeddings to the token.
     """
     alphabet = list(bytes_to_unicode().values())
     encoder: dict[str, int] = {}
@@ -178,13 +174,7 @@ def _numbers(merges: list[tuple[str, str]], by_row: dict[int, str]) -> dict[str,
 
 
 def _symbols(by_row: dict[int, str], rows: int, encoder: dict[str, int]) -> list[str]:
-    """Return the symbols of fairseq's dictionary in the order of the embeddings.
-
-    Args:
-        by_row: Dict from the index in the embeddings to the token.
-        rows: Number of embeddings.
-        encoder: Dict from the token to GPT-2's number, which is the symbol of the token.
-    """
+    """Return the symbols of fairseq's dictionary in the order of the embeddings."""
     symbols = list(SPECIAL)
     used = set(by_row.values())
     fillers = (f"madeupword{i:04}" for i in range(10 * rows))

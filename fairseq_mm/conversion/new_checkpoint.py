@@ -21,7 +21,6 @@ def checkpoint_state(arguments: Sequence[str], weights: Mapping[str, Tensor]) ->
     Args:
         arguments: Arguments of fairseq-train for a training of this model: data folder, ``--task``,
             ``--arch`` and the options that differ from their defaults.
-        weights: State dict of the model.
     """
     parser = options.get_training_parser()
     args = options.parse_args_and_arch(parser, input_args=list(arguments))

@@ -12,7 +12,6 @@ def check_output_folder(path: str, *, overwrite: bool, reads: str) -> None:
     """Check that an output folder may be written, before a conversion that takes minutes.
 
     Args:
-        path: Path of the output folder.
         overwrite: True if files in an existing output folder may be replaced.
         reads: Folder or file that the conversion reads, and must therefore not overwrite.
     """

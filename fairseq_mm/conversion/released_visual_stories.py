@@ -106,7 +106,6 @@ def read_released_visual_stories(
 
     Args:
         path: Path of ``encoder-N.pkl``.
-        state: Content of the file.
         decoder: Path of the decoder; by default ``decoder-N.pkl`` in the same folder.
         vocabulary: Path of the vocabulary; by default ``vocab.pkl`` in the same folder.
     """
@@ -228,14 +227,7 @@ def _read_resnet(weights: Mapping[str, Tensor], path: str) -> tuple[str, dict[st
 def _reorder_rows(
     x: Tensor, rows: Sequence[int], special: Mapping[str, int], *, is_input: bool
 ) -> Tensor:
-    """Reorder a released embedding or output layer for this package's dictionary.
-
-    Args:
-        x: Embedding, or weight or bias of the output layer; each row belongs to a word.
-        rows: Row in ``x`` of each word, in the order of the new dictionary.
-        special: Row in ``x`` of each special token, such as ``<start>``.
-        is_input: True for an embedding, False for an output layer.
-    """
+    """Reorder a released embedding or output layer for this package's dictionary."""
     names = ("<start>", "<pad>", "<end>", "<unk>")
     start, pad, end, unknown = (x[special[name]] for name in names)
     # our separator ends a sentence and begins the next one: it is predicted as <end>, but read as

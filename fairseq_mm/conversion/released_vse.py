@@ -155,7 +155,6 @@ def read_margin(options: Mapping[str, Any], path: str) -> float:
 
     Args:
         options: Options of the released training.
-        path: Path of the file of the options, for messages.
     """
     margin = options.get("margin", 0.2)
     if not isinstance(margin, (int, float, np.number)) or not 0 < margin < float("inf"):
@@ -211,13 +210,7 @@ def word_table(
 
 
 def check_names(names: Iterable[str], expected: Iterable[str], path: str) -> None:
-    """Check that the tensors of a file have exactly the expected names.
-
-    Args:
-        names: Names of the tensors.
-        expected: Expected names.
-        path: Path of the file, for messages.
-    """
+    """Check that the tensors of a file have exactly the expected names."""
     missing, unexpected = sorted({*expected} - {*names}), sorted({*names} - {*expected})
     if missing or unexpected:
         parts = [f"has no {', '.join(missing)}"] if missing else []
@@ -228,13 +221,7 @@ def check_names(names: Iterable[str], expected: Iterable[str], path: str) -> Non
 def check_shapes(
     tensors: Mapping[str, Any], expected: Mapping[str, tuple[int, ...]], path: str
 ) -> None:
-    """Check the shapes of the tensors or arrays of a file.
-
-    Args:
-        tensors: Tensors by name.
-        expected: Expected shapes by name.
-        path: Path of the file, for messages.
-    """
+    """Check the shapes of the tensors or arrays of a file."""
     for name, shape in expected.items():
         actual = tuple(tensors[name].shape)
         if actual != shape:
@@ -273,11 +260,6 @@ def _read_arrays(path: str, names: Sequence[str]) -> dict[str, np.ndarray]:
 
 def _read_dictionary(path: str, rows: int, notes: list[str]) -> dict[int, str]:
     """Read the word of each row of the embedding; rows 0 and 1 are special and have no word.
-
-    Args:
-        path: Path of ``X.npz.dictionary.pkl``.
-        rows: Number of rows of the embedding.
-        notes: List to which a sentence about omitted words is appended.
 
     Returns:
         Dict from the row to its word.

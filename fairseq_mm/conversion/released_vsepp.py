@@ -132,12 +132,7 @@ def _read_options(opt: Any, path: str) -> dict[str, Any]:
 
 
 def _read_weights(model: Any, path: str) -> list[dict[str, Tensor]]:
-    """Return the weights of the image encoder and of the sentence encoder, in float32.
-
-    Args:
-        model: Entry ``model`` of the checkpoint.
-        path: Path of the checkpoint, for messages.
-    """
+    """Return the weights of the image encoder and of the sentence encoder, in float32."""
     is_pair = len(model) == 2 and all(isinstance(part, Mapping) for part in model)
     if not is_pair or not all(
         isinstance(name, str) and isinstance(x, Tensor)
@@ -159,7 +154,6 @@ def read_vocabulary(path: str, program: str) -> tuple[dict[int, str], dict[str, 
 
     Args:
         path: Path of the pickle.
-        program: Name of the program, for messages.
 
     Returns:
         Two dictionaries: from the row of the embedding to the word, without special tokens; and

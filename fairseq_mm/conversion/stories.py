@@ -172,7 +172,6 @@ def convert_stories(
     Args:
         checkpoint: Checkpoint of a model with or without fusion.
         source_dictionary: Dictionary of the prompts.
-        target_dictionary: Dictionary of the stories.
         compat: ``released`` for a model that computes exactly what fairseq's model computes;
             ``none`` for a model that does not attend to the prompt's padding.
         layers_from_weights: True to infer numbers and sizes of layers from the weights instead of
@@ -295,15 +294,7 @@ def _frozen_options(
     own: Mapping[str, Any],
     notes: list[str],
 ) -> dict[str, Any]:
-    """Return the options of the frozen pretrained model in a fusion model.
-
-    Args:
-        checkpoint: Checkpoint of the fusion model; sizes are inferred from its weights.
-        other: Checkpoint of the pretrained model, for options that weights do not show; if there is
-            none, ``checkpoint`` again.
-        own: Options of the fusion model.
-        notes: List to which a sentence about assumptions is appended.
-    """
+    """Return the options of the frozen pretrained model in a fusion model."""
     try:
         of_weights = options_of_weights(checkpoint.weights, frozen=True)
     except (KeyError, ValueError) as error:
@@ -358,13 +349,7 @@ def _convert(
 def _state(
     checkpoint: FairseqStories, model: ConvStoryModel, result: ConvertedStories
 ) -> dict[str, Any]:
-    """Build the content of the new checkpoint, for generation and for further training.
-
-    Args:
-        checkpoint: Converted checkpoint of fairseq.
-        model: Model of this package, which provides the tensors that are not converted.
-        result: Options and converted weights of the new checkpoint.
-    """
+    """Build the content of the new checkpoint, for generation and for further training."""
     model_options = {**config_defaults(ConvStoryConfig), **result.options, "_name": result.arch}
     if result.frozen_options is not None:
         model_options.update(pretrained="True", pretrained_checkpoint=_CARRIED)
@@ -439,12 +424,7 @@ def load_story_dictionaries(
 
 
 def _explain_size(words: list[str], expected: int) -> str:
-    """Return a clause with the probable reason why a dictionary has another number of words.
-
-    Args:
-        words: Words of the dictionary, without special symbols.
-        expected: Number of words that the model has, without special symbols.
-    """
+    """Return a clause with the probable reason why a dictionary has another number of words."""
     num_fillers = sum(word.startswith("madeupword") for word in words)
     if num_fillers and len(words) - num_fillers == expected:
         return (

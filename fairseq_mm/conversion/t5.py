@@ -185,10 +185,7 @@ def _pop_own_output(
     own weights and does not scale. In transformers, sharing and scaling are two separate settings.
 
     Args:
-        config: Content of Hugging Face's ``config.json``.
-        weights: Weights by Hugging Face's names, changed in place.
         embedding: [V, D] embedding of the model.
-        notes: List to which a sentence is appended if sharing or scaling changes.
 
     Returns:
         None if the model both shares and scales; otherwise [V, D] weights of the output layer,
@@ -264,14 +261,7 @@ def _check_tensors(
     options: Mapping[str, Any],
     folder: str,
 ) -> None:
-    """Raise UserError if converted weights are not finite or have wrong shapes.
-
-    Args:
-        weights: Converted weights by the names of ``--arch t5``.
-        expected: Tensors with the right shapes, by the same names.
-        options: Options of ``--arch t5``, for Hugging Face's names in messages.
-        folder: Folder of Hugging Face's model, for messages.
-    """
+    """Raise UserError if converted weights are not finite or have wrong shapes."""
     their_names = dict(_weight_names(options))
     their_names.update(dict.fromkeys(_EMBEDDINGS, _THEIR_EMBEDDINGS[0]), **{_OUTPUT: _THEIR_OUTPUT})
     for name, x in weights.items():

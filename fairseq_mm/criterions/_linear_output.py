@@ -82,7 +82,6 @@ def unwrap(model: nn.Module, criterion: str, *, generates: bool = False) -> Base
 
     Args:
         model: Model, which may be wrapped.
-        criterion: Name of the criterion, for the message.
         generates: True if the criterion generates texts outside of the wrapper's forward pass.
     """
     module: Any = model

@@ -65,12 +65,7 @@ _FLAGS = "True, False or a list of them, such as '[True] + [False] * 5'"
 
 
 def parse_layers(text: str, option: str) -> list[tuple[int, int]]:
-    """Parse the value of an option as a list of layers, pairs ``(channels, kernel width)``.
-
-    Args:
-        text: Value of the option.
-        option: Name of the option, for messages.
-    """
+    """Parse the value of an option as a list of layers, pairs ``(channels, kernel width)``."""
     layers = _parse(text, option, _LAYERS)
     if not isinstance(layers, list) or not layers:
         raise _error(text, option, _LAYERS)
@@ -88,8 +83,6 @@ def parse_flags(text: str, option: str, num_layers: int) -> list[bool]:
 
     Args:
         text: Value of the option: True or False for all layers, or a list of flags.
-        option: Name of the option, for messages.
-        num_layers: Number of layers.
     """
     flags = _parse(str(text), option, _FLAGS)
     if isinstance(flags, bool):
@@ -105,12 +98,7 @@ def parse_flags(text: str, option: str, num_layers: int) -> list[bool]:
 
 
 def parse_flag(text: str, option: str) -> bool:
-    """Parse the value of an option as True or False.
-
-    Args:
-        text: Value of the option.
-        option: Name of the option, for messages.
-    """
+    """Parse the value of an option as True or False."""
     flag = _parse(str(text), option, "True or False")
     if not isinstance(flag, bool):
         raise _error(text, option, "True or False")

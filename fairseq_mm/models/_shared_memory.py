@@ -25,7 +25,6 @@ def reorder_items(encoder_out: EncoderOut, new_order: Tensor, num_items: int) ->
         encoder_out: Output for the items (examples) of a batch. The entry ``rows`` is a list of one
             tensor, the index of each row's item, or an empty list if row i is item i.
         new_order: [R] for each new row, the index of the old row that it continues.
-        num_items: Number of items of the tensors.
 
     Returns:
         A dict with the tensors of ``encoder_out``, and with a new entry ``rows``.

@@ -152,13 +152,6 @@ class _Tiles:
     """Tiles (ranges of vocabulary entries) in which the logits of a chunk of rows are computed.
 
     Holds also the memory for the logits, which all chunks share.
-
-    Args:
-        problem: Inputs of the loss.
-        num_rows: Maximum number of rows (tokens) of a chunk.
-        keeps: True to keep the exponentials of the logits of all tiles in memory, for the gradient
-            of the weights; False if each tile's logits overwrite the previous tile's logits.
-        is_whole: True for a single tile of all vocabulary entries.
     """
 
     def __init__(self, problem: _Problem, num_rows: int, *, keeps: bool, is_whole: bool) -> None:

@@ -227,7 +227,6 @@ class BeamCache:
     values are not finite, all rows of its item become not finite.
 
     Args:
-        num_layers: Number of layers.
         num_heads: Number of heads of a layer.
         head_dim: Dimension of a head.
         num_items: Number of items B.
@@ -269,7 +268,6 @@ class BeamCache:
         """Write the newest token's key and value in a layer.
 
         Args:
-            layer: Number of the layer, from 0.
             key: [B, heads, beams, head_dim] key of the newest token of each row of each item.
             value: [B, heads, beams, head_dim] value of the newest token of each row of each item.
 
@@ -290,7 +288,6 @@ class BeamCache:
         """Write the newest token's key and value in a layer, and attend to all tokens so far.
 
         Args:
-            layer: Number of the layer, from 0.
             query: [R, heads * head_dim] query of each row, not scaled.
             key: [R, heads * head_dim] key of the newest token of each row.
             value: [R, heads * head_dim] value of the newest token of each row.

@@ -223,7 +223,6 @@ class MultiScaleSelfAttention(nn.Module):
     Args:
         hidden_dim: Channels of the layer.
         embed_dim: Channels of queries, keys and values, divided between the heads.
-        num_heads: Number of heads.
         is_gated: True to compute queries, keys and values by networks of three layers with gated
             linear units between them; False for networks of one layer.
         is_multi_scale: True to give each head its own networks and its own stride, the distance

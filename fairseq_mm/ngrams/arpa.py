@@ -233,14 +233,7 @@ def _number(lines: _Lines, field: bytes) -> float:
 def _table(
     lines: _Lines, section: _Section, num_words: int, tables: list[NgramTable]
 ) -> NgramTable:
-    """Build a table of the n-grams of one order.
-
-    Args:
-        lines: Lines of the ARPA file, for messages.
-        section: N-grams that were read from the file.
-        num_words: Number of words of the model.
-        tables: Tables of all lower orders, from order 1 upward.
-    """
+    """Build a table of the n-grams of one order."""
     n = len(tables) + 1
     words = np.array(section.words).reshape(-1, n)  # [G, n]
     contexts = np.zeros(len(words), dtype=np.int64)  # [G]

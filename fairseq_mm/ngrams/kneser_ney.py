@@ -175,7 +175,6 @@ def _interpolate(
     """Interpolate the probabilities of n-grams with the probabilities of the order below.
 
     Args:
-        level: G n-grams of one order.
         counts: [G] adjusted counts of the n-grams.
         lower: [C] interpolated probabilities of the C n-grams of the order below, which include
             the contexts and suffixes of ``level``.

@@ -108,7 +108,6 @@ def find_ngrams(
         contexts: ``[T]`` position of each n-gram's context in the table of the order below, -1 if
             that table lacks the context.
         numbers: ``[T]`` index of each n-gram's last word.
-        num_words: Number of words of the model.
     """
     # an n-gram without context (-1) becomes a negative number, and no key is negative
     wanted = contexts * num_words + numbers
