@@ -24,7 +24,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 import fairseq_mm  # noqa: F401 - registers the task and the models
 from fairseq_mm.data.feature_store_writer import FeatureStoreWriter
-from fairseq_mm.modules.peephole_lstm import PeepholeLSTM
+from fairseq_mm.models.vse import PeepholeLSTM
 
 ARCHS = ("vse_gru", "vse_lstm", "vse_bow")
 WORDS, FEATURES, SENTENCES_PER_IMAGE = 2534, 1280, 5

@@ -51,8 +51,7 @@ from fairseq_mm.models._presets import register_presets
 from fairseq_mm.modules.attention import merge_heads, split_heads
 from fairseq_mm.modules.decoding_caches import SentenceCache, select_rows
 from fairseq_mm.modules.positions import next_positions, sentence_positions
-from fairseq_mm.modules.relative_attention import RelativeAttention
-from fairseq_mm.modules.segment_memory import SegmentMemory, remember
+from fairseq_mm.modules.relative_attention import RelativeAttention, SegmentMemory, remember
 from fairseq_mm.modules.transformer_layer import FeedForward
 
 STATE = "transtory_xl"

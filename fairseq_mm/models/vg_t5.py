@@ -5,7 +5,7 @@ Summarization. EMNLP 2021, section 3. https://github.com/HLTCHKUST/VG-GPLMs
 
 Some layers of T5 get a third sub-layer after the feed-forward layer: words attend to frames, and
 the result is added, see ``modules/video_fusion.py``. The frames are first encoded by their own
-transformer (VTF), see ``modules/video_encoder.py``. Defaults are the best system of Tables 2 and 4:
+transformer (VTF), see ``models/_video_guided.py``. Defaults are the best system of Tables 2 and 4:
 multi-head attention, forget gate, VTF, fusion in the last two encoder layers. ``vg_bart.py`` lists
 the options of the other systems of Tables 1 to 5, which are the same for VG-T5.
 

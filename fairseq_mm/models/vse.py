@@ -35,6 +35,7 @@ import torch.nn.functional as F
 from fairseq.dataclass import ChoiceEnum, FairseqDataclass
 from fairseq.models import BaseFairseqModel, register_model
 from torch import Tensor, nn
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from fairseq_mm.errors import UserError
 from fairseq_mm.models._bases import LoadStateDictMixin
@@ -48,8 +49,162 @@ from fairseq_mm.models._pooled_features import (
 )
 from fairseq_mm.models._presets import register_presets
 from fairseq_mm.models._provenance import MODULE_NAME, Provenance
-from fairseq_mm.modules.peephole_lstm import PeepholeLSTM
-from fairseq_mm.modules.pooling import GeneralizedPooling, pool_max, pool_mean
+from fairseq_mm.modules.positions import sinusoids
+
+# Section 4: "weights initialized uniformly from [-0.08, 0.08]".
+_INITIAL = 0.08
+
+
+class PeepholeLSTM(nn.Module):
+    """LSTM of one layer whose gates see the cell (Kiros et al. 2014, equations 1 to 5):
+
+        i(t) = sigmoid(x(t) W_xi + m(t-1) W_hi + c(t-1) W_ci + b_i)     (1)
+        f(t) = sigmoid(x(t) W_xf + m(t-1) W_hf + c(t-1) W_cf + b_f)     (2)
+        c(t) = f(t) c(t-1) + i(t) tanh(x(t) W_xc + m(t-1) W_hc + b_c)   (3)
+        o(t) = sigmoid(x(t) W_xo + m(t-1) W_ho + c(t) W_co + b_o)       (4)
+        m(t) = o(t) tanh(c(t))                                          (5)
+
+    where x is the input, m the state, c the cell, and i, f and o are the input, forget and output
+    gate. The initial state m(0) and cell c(0) are zero.
+
+    Args:
+        diagonal: True if W_ci, W_cf and W_co are diagonal, as in other descriptions of peepholes;
+            the equations of Kiros et al. 2014 multiply by full matrices.
+    """
+
+    def __init__(self, input_dim: int, hidden_dim: int, *, diagonal: bool = False) -> None:
+        super().__init__()
+        self.hidden_dim = hidden_dim
+        self.diagonal = diagonal
+        # rows in the order i, f, o, c
+        self.input_proj = nn.Linear(input_dim, 4 * hidden_dim)
+        self.hidden_weight = nn.Parameter(torch.empty(4 * hidden_dim, hidden_dim))
+        # in the order i, f, o
+        # Kept apart from hidden_weight: i and f see the cell of the step before, o sees the new
+        # cell.
+        shape = (3 * hidden_dim,) if diagonal else (3 * hidden_dim, hidden_dim)
+        self.cell_weight = nn.Parameter(torch.empty(shape))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        for parameter in (self.input_proj.weight, self.hidden_weight, self.cell_weight):
+            nn.init.uniform_(parameter, -_INITIAL, _INITIAL)
+        nn.init.zeros_(self.input_proj.bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Compute the state after each input of x, which may be right-padded.
+
+        The shape changes from [B, T, input_dim] to [B, T, hidden_dim].
+        """
+        B, H = x.size(0), self.hidden_dim
+        inputs = self.input_proj(x).unbind(1)  # T of [B, 4H]
+        hidden_weight = self.hidden_weight.t()
+        hidden = x.new_zeros(B, H)
+        cell = x.new_zeros(B, H)
+        peepholes = x.new_zeros(B, 2 * H)  # the cell's terms in the gates i and f
+        states = []
+        for t, term in enumerate(inputs):
+            # The first state is zero, so its product is left out.
+            gates = term if t == 0 else torch.addmm(term, hidden, hidden_weight)
+            input_gate, forget_gate = torch.sigmoid(gates[:, : 2 * H] + peepholes).chunk(2, dim=1)
+            cell = forget_gate * cell + input_gate * torch.tanh(gates[:, 3 * H :])
+            # One product with the new cell serves o of this step and i and f of the next.
+            if self.diagonal:
+                terms = cell.repeat(1, 3) * self.cell_weight
+            else:
+                terms = cell @ self.cell_weight.t()
+            peepholes, output_peephole = terms.split([2 * H, H], dim=1)
+            output_gate = torch.sigmoid(gates[:, 2 * H : 3 * H] + output_peephole)
+            hidden = output_gate * torch.tanh(cell)
+            states.append(hidden)
+        return torch.stack(states, dim=1)
+
+
+# Chen et al. 2021, section 3.2: size of the encodings of positions, and of the GRU's states.
+_POSITION_DIM = _HIDDEN_DIM = 32
+
+
+def pool_mean(x: Tensor, lengths: Tensor) -> Tensor:
+    """Average the vectors of each row: [B, N, D] -> [B, D]. See ``pool_max`` for the arguments."""
+    return x.masked_fill(_is_padding(x, lengths), 0.0).sum(1) / lengths.clamp(min=1).unsqueeze(1)
+
+
+def pool_max(x: Tensor, lengths: Tensor) -> Tensor:
+    """Take the largest value of each dimension over the vectors of each row.
+
+    Args:
+        x: [B, N, D] vectors, right-padded; N is 1 or more.
+        lengths: [B] number of vectors of each row without padding.
+
+    Returns:
+        [B, D]; zeros for a row without vectors.
+    """
+    largest = x.masked_fill(_is_padding(x, lengths), float("-inf")).amax(1)
+    return largest.masked_fill((lengths == 0).unsqueeze(1), 0.0)
+
+
+def _is_padding(x: Tensor, lengths: Tensor) -> Tensor:
+    positions = torch.arange(x.size(1), device=x.device)
+    return (positions >= lengths.unsqueeze(1)).unsqueeze(-1)
+
+
+class GeneralizedPooling(nn.Module):
+    """Weighted mean over the sorted values of each dimension, with trained weights.
+
+    GPO of Chen, Hu, Wu, Jiang, Wang. Learning the Best Pooling Strategy for Visual Semantic
+    Embedding. 2021. https://arxiv.org/abs/2011.04305, section 3. For a row of N vectors, dimension
+    d of the result is
+
+        v_d = sum_k theta_k max_k(x_1d ... x_Nd),   k = 1 ... N
+
+    where max_k is the k-th largest value. The weights theta sum to 1, and depend on N alone: they
+    are the softmax of a linear layer over a bidirectional GRU that reads the sinusoidal encodings
+    of the positions 1 ... N. The mean (all weights equal) and the maximum (a weight of 1 for k = 1)
+    are special cases.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gru = nn.GRU(_POSITION_DIM, _HIDDEN_DIM, batch_first=True, bidirectional=True)
+        # no bias, which the softmax would cancel
+        self.score_proj = nn.Linear(2 * _HIDDEN_DIM, 1, bias=False)
+
+    def get_weights(self, shortest: int, longest: int) -> Tensor:
+        """Compute the weights theta of rows with ``shortest`` to ``longest`` vectors.
+
+        Returns:
+            [longest - shortest + 1, longest] weights; row i has the weights of rows with
+            ``shortest + i`` vectors, followed by zeros.
+        """
+        dtype, device = self.score_proj.weight.dtype, self.score_proj.weight.device
+        encodings = sinusoids(torch.arange(1, longest + 1, device=device), _POSITION_DIM).to(dtype)
+        # From the longest to the shortest, the order in which rows are packed. On the CPU, where
+        # packing wants the lengths: copying them from a GPU would wait for it.
+        counts = torch.arange(longest, shortest - 1, -1)
+        rows = encodings.expand(len(counts), -1, -1)
+        states, _ = self.gru(pack_padded_sequence(rows, counts, batch_first=True))
+        states, _ = pad_packed_sequence(states, batch_first=True)
+        scores = self.score_proj(states).squeeze(-1).float().flip(0)
+        lengths = torch.arange(shortest, longest + 1, device=device)
+        positions = torch.arange(longest, device=device)
+        scores = scores.masked_fill(positions >= lengths.unsqueeze(1), float("-inf"))
+        return scores.softmax(dim=1)
+
+    def forward(self, x: Tensor, lengths: Tensor) -> Tensor:
+        """Pool vectors: [B, N, D] -> [B, D]; see :func:`pool_max` for the arguments."""
+        longest = x.size(1)
+        # A GPU would have to be waited for to know the shortest row.
+        shortest = 1
+        if lengths.numel() and not lengths.is_cuda:
+            shortest = max(1, int(lengths.min()))
+        weights = self.get_weights(shortest, longest)[(lengths - shortest).clamp(min=0)]  # [B, N]
+        is_padding = _is_padding(x, lengths)
+        # The values of a dimension side by side: sorting them is then much faster than over rows.
+        values = x.masked_fill(is_padding, float("-inf")).transpose(1, 2).contiguous()
+        values = values.sort(dim=2, descending=True).values
+        values = values.masked_fill(is_padding.transpose(1, 2), 0.0)  # [B, D, N]
+        return torch.matmul(values, weights.to(x.dtype).unsqueeze(-1)).squeeze(-1)
+
 
 SENTENCE_ENCODERS = ("lstm", "gru", "bow")
 SENTENCE_SIGNS = ("none", "end", "both")

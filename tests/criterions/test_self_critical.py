@@ -28,14 +28,13 @@ from toy_data import (
 from toy_processes import all_children_end, needs_fork
 from toy_story_models import make_story_folder
 
-from fairseq_mm.criterions.self_critical import References, baselines
+from fairseq_mm.criterions.self_critical import References, baselines, evaluation_mode
 from fairseq_mm.errors import UserError
 from fairseq_mm.generation.sampling_policy import Drawn
 from fairseq_mm.generation.seeded_sampling import SeededSampling
 from fairseq_mm.metrics.cider import InverseDocumentFrequencies
 from fairseq_mm.metrics.reward_workers import RewardWorkers
 from fairseq_mm.metrics.rewards import Job, Rewards
-from fairseq_mm.modules.evaluation_mode import evaluation_mode
 
 pytestmark = needs_fork
 

@@ -2,7 +2,7 @@
 
 import torch
 
-from fairseq_mm.modules.conditional_gru import ConditionalGRU
+from fairseq_mm.models._hierarchical_rnn import ConditionalGRU
 
 B, E, H, DIMS, LENGTHS = 3, 4, 5, (6, 7), (3, 2)
 

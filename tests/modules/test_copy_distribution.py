@@ -2,7 +2,7 @@
 
 import torch
 
-from fairseq_mm.modules.copy_distribution import first_positions, mixture_logits
+from fairseq_mm.models.pointer_generator import first_positions, mixture_logits
 
 
 def naive_mixture(logits, write_score, attention, tokens, only_copied):

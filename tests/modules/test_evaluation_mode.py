@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from fairseq_mm.modules.evaluation_mode import evaluation_mode
+from fairseq_mm.criterions.self_critical import evaluation_mode
 
 
 @pytest.mark.parametrize("has_gradients", [False, True])

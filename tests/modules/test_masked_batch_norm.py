@@ -2,7 +2,7 @@ import torch
 from numerics import assert_close
 from torch import nn
 
-from fairseq_mm.modules.masked_batch_norm import MaskedBatchNorm
+from fairseq_mm.models._image_sequence import MaskedBatchNorm
 
 
 def test_equals_batch_normalisation_of_the_real_rows():

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from fairseq_mm.modules.peephole_lstm import PeepholeLSTM
+from fairseq_mm.models.vse import PeepholeLSTM
 
 B, T, D, H = 3, 6, 4, 5
 

@@ -7,7 +7,7 @@ import torch
 from numerics import assert_close
 from torch import nn
 
-from fairseq_mm.modules.pooling import GeneralizedPooling, pool_max, pool_mean
+from fairseq_mm.models.vse import GeneralizedPooling, pool_max, pool_mean
 
 D = 6
 LENGTHS = (5, 1, 3, 0, 5)

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from fairseq_mm.modules.segment_memory import SegmentMemory, remember
+from fairseq_mm.modules.relative_attention import SegmentMemory, remember
 
 
 def slots_of(memory, row, layer, memory_length):

@@ -7,7 +7,7 @@ import torch
 from numerics import assert_close
 from torch import nn
 
-from fairseq_mm.modules.video_encoder import VideoTransformerEncoder
+from fairseq_mm.models._video_guided import VideoTransformerEncoder
 
 B, M, D, HEADS, FFN, LAYERS = 2, 5, 6, 3, 7, 2
 MASK = torch.tensor([[False] * 5, [False, False, False, True, True]])
