@@ -43,8 +43,8 @@ from fairseq_mm.generation.defaults import CAPTIONS
 from fairseq_mm.metrics.coco_results import coco_image_ids, coco_results
 
 _RULES = (
-    Rule("features", excludes=("weights", "list"), because="no image is read"),
-    Rule("split", excludes=("weights", "list"), because="the images of a split are features"),
+    Rule("features", excludes=("weights",), because="no image is read"),
+    Rule("split", excludes=("weights",), because="the images of a split are features"),
 )
 
 
@@ -57,13 +57,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "with --features an id of the store.",
     )
     arguments.add(parser, "checkpoint", "weights", "embedding", "split", "features")
-    parser.add_argument(
-        "--list",
-        action="append",
-        default=[],
-        metavar="FILE",
-        help="File with the path of an image a line; may be given again.",
-    )
     arguments.add_generation(parser, CAPTIONS)
     caption_structured.add_arguments(parser)
     output = parser.add_argument_group("output")
@@ -90,7 +83,7 @@ def run(args: argparse.Namespace) -> int:
             f"--split {args.split}: needs the data folder it is of, and nothing else, but "
             f"{len(args.inputs)} paths are given: fairseq-mm caption DATA --split {args.split}."
         )
-    if not (args.inputs or args.list or args.features):
+    if not (args.inputs or args.features):
         raise UserError("no images: give files or folders, or a feature store (--features).")
     options = arguments.generation_options(args)
     register_quietly()
@@ -122,7 +115,7 @@ def _write_captions(
     else:
         # an extractor that cannot be rebuilt is reported before any image is looked for
         reader.load_extractor()
-        inputs = list_images(args.inputs, args.list)
+        inputs = list_images(args.inputs)
     nearest = _NearestCaption(args.nearest) if args.nearest else None
     if args.submission:  # before the captions are generated: an id may be no number of COCO
         coco_image_ids(item.name for item in inputs)
@@ -171,13 +164,10 @@ def _write_captions(
     return status
 
 
-def list_images(paths: Sequence[str], lists: Sequence[str]) -> list[Input]:
-    """List the images of paths and of text files.
+def list_images(paths: Sequence[str]) -> list[Input]:
+    """List the images of files, folders and archives.
 
-    Args:
-        paths: Image files, folders and archives. For a path that cannot be read or has no images,
-            the result has an input with an error.
-        lists: Text files with one path of an image per line.
+    For a path that cannot be read or has no images, the result has an input with an error.
     """
     from fairseq_mm.extract import media_list
 
@@ -189,9 +179,6 @@ def list_images(paths: Sequence[str], lists: Sequence[str]) -> list[Input]:
             images.append((path, None, remove_name(error, path)))
         else:
             images += [(file.name, file, None) for file in files]
-    if lists:
-        files = media_list.list_images([], lists=lists, ids="path")
-        images += [(file.name, file, None) for file in files]
     return [Input(name, index, file, error) for index, (name, file, error) in enumerate(images)]
 
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 # fields of StructuredSearch and of CandidateWeights, and the options that are fields of neither
 _SEARCH = ("candidates", "conditions", "num_nearest", "pos_sampling", "shortest", "longest", "top")
 _WEIGHTS = ("translation_weight", "language_weight", "language_score", "repeat_penalty")
-_OTHERS = ("data", "vectors", "language_model", "candidate_batch_size")
+_OTHERS = ("data", "vectors", "language_model")
 # options of generation that candidates have as well
 _GENERATION = ("beam", "seed", "max_len_b")
 _PARTS = ("score", "cosine", "log_prob", "penalty")
@@ -53,7 +53,6 @@ _ARGUMENTS: Rows = {
         _FACTOR,
     ),
     "--top": ("Number of captions of an image in --jsonl (default: 5).", NUMBER),
-    "--candidate-batch-size": ("Number of candidates per batch (default: 1000).", NUMBER),
 }
 
 
@@ -123,9 +122,8 @@ def load(
             )
     if args.nearest:
         raise UserError("--nearest: records of candidates name the nearest caption (--jsonl).")
-    size = {} if args.candidate_batch_size is None else {"batch_size": args.candidate_batch_size}
     weights = CandidateWeights(**_get_given(args, _WEIGHTS))
-    search = StructuredSearch(**_get_given(args, _SEARCH), **options, **size, weights=weights)
+    search = StructuredSearch(**_get_given(args, _SEARCH), **options, weights=weights)
     if args.vectors is None:
         print(
             "embedding the training captions (30,000 in half a minute on a CPU; --vectors FILE "

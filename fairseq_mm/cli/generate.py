@@ -84,7 +84,7 @@ class TextRun:
             (``--n``). Messages count the repetitions as one input.
 
     Attributes:
-        form: Form of the output: ``text`` (detokenized), ``raw`` (tokens) or ``jsonl``.
+        form: Form of the output: ``text`` (detokenized) or ``jsonl``.
         num_failed: Number of inputs so far that could not be read.
         num_texts: Number of texts so far.
     """
@@ -109,10 +109,9 @@ class TextRun:
         self.input_names, self.text_names = task.input_names, task.text_names
         # `generate` has no --jsonl, because it writes nothing else
         is_jsonl = getattr(args, "jsonl", True) or (args.output or "").lower().endswith(".jsonl")
-        self.form = "raw" if getattr(args, "raw", False) else "jsonl" if is_jsonl else "text"
-        self.paths: Sequence[Optional[str]] = [args.output]
+        self.form = "jsonl" if is_jsonl else "text"
         self.num_failed = self.num_texts = 0
-        self._files: list[Any] = []
+        self._file: Any = None
         self._bar: Any = None
         self._warnings: set[str] = set()
 
@@ -128,18 +127,15 @@ class TextRun:
         return [provenance_fields(*pair) for pair in zip(self.models, self.configs)]
 
     @contextlib.contextmanager
-    def open_outputs(self, paths: Optional[Sequence[Optional[str]]] = None) -> Iterator[None]:
-        """Open the output files; they appear when the context ends without an error.
+    def open_outputs(self, *, is_written: bool = True) -> Iterator[None]:
+        """Open the output file; it appears when the context ends without an error.
 
-        Args:
-            paths: Paths of the files (default: only ``--output``); None stands for standard output.
-                A single file gets all lines of every input. Several files get one line of every
-                input each, in order. An empty list writes nothing.
+        If ``is_written`` is False, :meth:`write` writes nothing.
         """
-        self.paths = self.paths if paths is None else paths
         with contextlib.ExitStack() as stack:
             self._bar = stack.enter_context(progress_bar(len(self.inputs), self.input_names[1]))
-            self._files = [stack.enter_context(open_output(path)) for path in self.paths]
+            if is_written:
+                self._file = stack.enter_context(open_output(self.args.output))
             yield
 
     def generate(self, read: Read, *, size: int = 100) -> Iterator[tuple[Input, Any, list[Any]]]:
@@ -205,18 +201,10 @@ class TextRun:
             print(f"fairseq-mm {self.command}: {message}", file=sys.stderr)
 
     def write(self, lines: Sequence[str], num_texts: int) -> None:
-        """Write the lines of one input.
-
-        A single output file gets all lines. If there are several, each gets one of the lines, in
-        order.
-
-        Args:
-            lines: Lines to write.
-            num_texts: Number of generated texts in the lines, for the final message.
-        """
-        for file, part in zip(self._files, [lines] if len(self._files) == 1 else zip(lines)):
+        """Write the lines of one input, which have ``num_texts`` generated texts."""
+        if self._file is not None:
             # flushed, so that a reader of a pipe gets each text when it is generated
-            print(*part, sep="\n", file=file, flush=True)
+            print(*lines, sep="\n", file=self._file, flush=True)
         self.num_texts += num_texts
 
     def finish(self, remarks: Iterable[str] = (), page: str = "") -> int:
@@ -231,7 +219,7 @@ class TextRun:
         messages = list(remarks)
         if self.args.output:
             number = counted(self.num_texts, *self.text_names)
-            messages.append(f"wrote {', '.join(map(str, self.paths))}: {number}")
+            messages.append(f"wrote {self.args.output}: {number}")
         if page:
             messages.append(f"wrote {self.args.html}: {page}")
         if self.num_failed:

@@ -12,7 +12,7 @@ from fairseq_mm.analysis.visual_story_inspection import (
     inspect_visual_story,
 )
 from fairseq_mm.cli.inspect_output import Inspection, Part, check_line, read_told_lines
-from fairseq_mm.cli.tell_inputs import NO_IMAGE
+from fairseq_mm.cli.tell_images import NO_IMAGE
 from fairseq_mm.data.caption_text import reserved_token
 from fairseq_mm.data.feature_store import FeatureStores, open_features, open_folder_features
 from fairseq_mm.data.input_files import check_line_counts

@@ -56,6 +56,15 @@ SUBCOMMANDS = {
 # value with its colon ("hf:").
 GONE = {
     "completion": "the shell's own completion of file names, and --help for options",
+    "caption --candidate-batch-size": "--candidates, fewer of which need less memory",
+    "caption --list": "`fairseq-mm generate FILE.jsonl`",
+    "summarize --keep-damaged": "`fairseq-mm extract --keep-damaged`, then --features",
+    "summarize --transcripts": "--transcript, once for each video",
+    "tell --prompt-temperature": "the default, 1, as published",
+    "tell --prompt-topk": "the default, 10, as published",
+    "tell --raw": "--jsonl, whose records have the tokens",
+    "tell --sequences": "`fairseq-mm generate FILE.jsonl`",
+    "tell --truncate-prompt": "shorter prompts",
     "demo": "`make demo`, or `python examples/demo/run_demo.py`, in a clone of the repository",
     "convert --to": "`fairseq-mm export`, or the folder that was converted",
     "frequencies": "`fairseq-train --criterion self_critical`, which counts them itself",

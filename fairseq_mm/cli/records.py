@@ -15,10 +15,6 @@ if TYPE_CHECKING:
     from fairseq_mm.inference.hypothesis import Hypothesis
 
 
-# placeholder in the name of an output file for the rank of the texts in it
-RANK = "{k}"
-
-
 @contextlib.contextmanager
 def open_output(path: Optional[str]) -> Iterator[TextIO]:
     """Open the file ``path`` for writing; the file appears only when it is complete.
@@ -72,13 +68,10 @@ def rank_fields(args: argparse.Namespace, hypotheses: Sequence[Any]) -> list[dic
     ]
 
 
-def rank_paths(args: argparse.Namespace) -> list[str]:
-    """Return the paths of the output files.
-
-    If the name in ``--output`` contains ``{k}``, there is one file per rank, from 1 to ``--nbest``.
-    """
-    ranks = range(1, (args.nbest or 1) + 1) if RANK in args.output else [1]
-    return [args.output.replace(RANK, str(rank)) for rank in ranks]
+def heading(index: int, title: str) -> str:
+    """Return the heading line of a story: its index and, if it has one, its title."""
+    title = " ".join(title.split())
+    return f"=== {index}{': ' if title else ''}{title} ===\n"
 
 
 def list_first(names: Sequence[str], count: int) -> str:

@@ -1,7 +1,7 @@
 """Generate summaries of videos with transcripts, or only of transcripts.
 
   fairseq-mm summarize a.mp4 --transcript a.srt --checkpoint checkpoints/vg_bart
-  fairseq-mm summarize a.mp4 b.mp4 --transcripts a.srt b.txt \\
+  fairseq-mm summarize a.mp4 b.mp4 --transcript a.srt --transcript b.txt \\
       --checkpoint best.pt --weights r3d.pth
   fairseq-mm summarize data.jsonl --checkpoint best.pt --output summaries.jsonl
   fairseq-mm summarize test.transcripts.jsonl --features features.h5 \\
@@ -51,7 +51,7 @@ from fairseq_mm.prepare.jsonl import KEYS, make_visual_key
 MAX_NAMED = 3
 # number of frames of a video on the page
 PAGE_IMAGES = 6
-_RULES = (Rule("features", excludes=("weights", "keep_damaged"), because="no video is read"),)
+_RULES = (Rule("features", excludes=("weights",), because="no video is read"),)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -62,21 +62,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="Video, folder (with its subfolders) or .tar of videos, or .jsonl with their "
         "transcripts; with --features an id of the store or .jsonl.",
     )
-    # one list for both options, so that transcripts keep the order of the command line
-    transcripts: dict[str, Any] = {"dest": "transcripts", "metavar": "FILE"}
     parser.add_argument(
         "--transcript",
         action="append",
         default=[],
+        metavar="FILE",
         help="Transcript of a video: .srt, .vtt, or text; once for each video, in their order.",
-        **transcripts,
-    )
-    parser.add_argument(
-        "--transcripts",
-        action="extend",
-        nargs="+",
-        help="Several transcripts, in the order of the videos.",
-        **transcripts,
     )
     arguments.add(
         parser,
@@ -109,23 +100,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         },
         html={"help": "Write a page of the summaries, with frames of the videos."},
     )
-    run_options = parser.add_argument_group("run")
-    arguments.add(run_options, "device", "batch_size", "max_pixels")
-    run_options.add_argument(
-        "--keep-damaged",
-        action="store_true",
-        help="Use the frames of truncated and damaged videos that can be decoded.",
-    )
+    arguments.add(parser.add_argument_group("run"), "device", "batch_size", "max_pixels")
 
 
 def run(args: argparse.Namespace) -> int:
     arguments.check(args, _RULES)
-    if not args.inputs and not args.transcripts and not args.features:
+    if not args.inputs and not args.transcript and not args.features:
         raise UserError("no videos: give files, or transcripts (--transcript), or --features.")
     lists = [path for path in args.inputs if path.lower().endswith(".jsonl")]
-    if lists and args.transcripts:
+    if lists and args.transcript:
         raise UserError(f"--transcript: {lists[0]} brings its own; leave one of the two out.")
-    if args.features and args.transcripts and not args.inputs:
+    if args.features and args.transcript and not args.inputs:
         raise UserError("--transcript: name the item of --features that each belongs to.")
     options = arguments.generation_options(args)
     paths = {"weights": args.weights, "data": args.data, "device": args.device}
@@ -157,14 +142,14 @@ def _list_inputs(args: argparse.Namespace, processor: Any) -> list[Input]:
             inputs.append(Input(path, 0, {}))
         else:
             inputs += _list_videos(path, args.ids or "path")
-    if args.transcripts:
-        inputs = inputs or [Input(path, 0, {}) for path in args.transcripts]
-        if len(inputs) != len(args.transcripts):
+    if args.transcript:
+        inputs = inputs or [Input(path, 0, {}) for path in args.transcript]
+        if len(inputs) != len(args.transcript):
             raise UserError(
                 f"there must be a transcript for each video, in their order, but there are "
-                f"{len(args.transcripts)} transcripts and {len(inputs)} videos."
+                f"{len(args.transcript)} transcripts and {len(inputs)} videos."
             )
-        inputs = [_add_transcript(*pair) for pair in zip(inputs, args.transcripts)]
+        inputs = [_add_transcript(*pair) for pair in zip(inputs, args.transcript)]
     return [item._replace(index=index) for index, item in enumerate(inputs)]
 
 
@@ -227,7 +212,6 @@ def _read_video(args: argparse.Namespace, processor: Any, item: Input, store: An
         value["video"], is_cut, images = reader.read_video(
             value["video"],
             batch_size=args.batch_size,
-            keep_damaged=args.keep_damaged,
             max_pixels=args.max_pixels,
             num_images=PAGE_IMAGES if args.html else 0,
         )

@@ -4,7 +4,7 @@ model generates, or without a prompt.
   fairseq-mm tell --checkpoint fusion --prompt "The last dragon opens a bakery."
   fairseq-mm tell --checkpoint fusion --prompts test.wp_source --jsonl > all
   fairseq-mm tell --checkpoint fusion --prompts test.wp_source --best-of 10 \\
-      --best-by ranking --nbest 10 --output 'ranked-{k}.jsonl'
+      --best-by ranking --nbest 10 --output ranked.jsonl
   fairseq-mm tell --checkpoint fusion --prompt-model checkpoints/prompt_lm --n 5
   fairseq-mm tell --prompt-model checkpoints/prompt_lm --n 5 --prompts-only
   fairseq-mm tell --checkpoint checkpoints/gcnn_lm_stories --n 5
@@ -27,9 +27,6 @@ Stories of images are ranked by their own images and by the images of 9 other
 sequences of the run that share no image with them (images_margin). With --mbr
 METRIC, the best stories are the most similar to the other stories sampled for the
 input.
-If the name of --output contains {k}, the stories of each rank k are written to a
-file of their own, like the output of fairseq-mm retrieve prompts --k, the baseline
-of Fan et al. 2018 (Figure 7).
 
 Presets for images: beam (the default), a beam of 5; greedy; sampling; paper,
 greedy search with a repetition penalty of 5 and sentences that end after
@@ -46,28 +43,13 @@ on stderr and skipped, and the exit status is then 2.
 
 import argparse
 import os
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from fairseq_mm.cli import arguments
 from fairseq_mm.cli.arguments import FLAG, NUMBER, REPEATED, Rows, Rule
-from fairseq_mm.cli.generate import Input, read_jsonl_inputs
-from fairseq_mm.cli.records import RANK, rank_paths
 from fairseq_mm.cli.run_set_up import register_quietly
-from fairseq_mm.cli.tell_inputs import (
-    ImageSequence,
-    sequence_of_files,
-    sequences_of_ids,
-    sequences_of_split,
-)
-from fairseq_mm.cli.tell_output import write_visual_stories
-from fairseq_mm.cli.tell_prompts import (
-    check_repeats,
-    make_config,
-    prompt_stories,
-    read_prompts,
-    write_prompts,
-)
+from fairseq_mm.cli.tell_images import visual_stories
+from fairseq_mm.cli.tell_prompts import prompt_stories, read_prompts, write_prompts
 from fairseq_mm.errors import UserError
 from fairseq_mm.generation.defaults import PROMPT_STORY_PRESETS, VISUAL_STORY_CONSTRAINTS
 from fairseq_mm.inference.checkpoint_files import checkpoint_files
@@ -75,15 +57,12 @@ from fairseq_mm.inference.checkpoint_files import checkpoint_files
 if TYPE_CHECKING:
     from fairseq_mm.inference.checkpoint import Checkpoint
 
-_OF_PROMPTS = (
-    *("prompt", "prompts", "truncate_prompt", "prompt_model", "prompt_topk"),
-    *("prompt_temperature", "other_prompts"),
-)
+_OF_PROMPTS = (*("prompt", "prompts", "prompt_model", "other_prompts"),)
 _OF_IMAGES = (
-    *("inputs", "sequences", "features", "ids", "split", "line", "limit", "compare", "weights"),
+    *("inputs", "features", "ids", "split", "line", "limit", "compare", "weights"),
     *("html", "images"),
 )
-_SOURCES = ("inputs", "sequences", "ids", "split")
+_SOURCES = ("inputs", "ids", "split")
 _OF_STORIES = (
     *(*arguments.GENERATION, *arguments.CONSTRAINTS, "preset", "checkpoint", "data", "best_of"),
 )
@@ -94,7 +73,7 @@ _RULES = (
         excludes=tuple(
             name
             for name in (*_OF_STORIES, *_OF_PROMPTS, *_OF_IMAGES)
-            if name not in ("seed", "prompt_model", "prompt_topk", "prompt_temperature")
+            if name not in ("seed", "prompt_model")
         ),
         because="no story is generated",
     ),
@@ -103,11 +82,9 @@ _RULES = (
     Rule("best_by", needs=("best_of",)),
     Rule("best_by", excludes=("mbr",), because="each is an order of the stories"),
     Rule("other_prompts", needs=("best_by",)),
-    Rule("prompt_topk", needs=("prompt_model",)),
-    Rule("prompt_temperature", needs=("prompt_model",)),
     Rule("checkpoint", excludes=("compare",)),
-    Rule("ids", needs=("features",), excludes=("inputs", "sequences", "split")),
-    Rule("split", needs=("data",), excludes=("inputs", "sequences")),
+    Rule("ids", needs=("features",), excludes=("inputs", "split")),
+    Rule("split", needs=("data",), excludes=("inputs",)),
     Rule(
         "split",
         excludes=("n", "first_id"),
@@ -116,8 +93,8 @@ _RULES = (
     Rule("line", needs=("split",)),
     Rule("limit", needs=("split",)),
     Rule("features", needs=("ids", "split")),
-    Rule("weights", needs=("inputs", "sequences"), because="else no image is read"),
-    Rule("images", needs=("html",), excludes=("inputs", "sequences")),
+    Rule("weights", needs=("inputs",), because="else no image is read"),
+    Rule("images", needs=("html",), excludes=("inputs",)),
 )
 
 
@@ -127,27 +104,13 @@ _PROMPTS: Rows = {
         "File with one prompt per line; - is standard input.",
         {**REPEATED, "metavar": "FILE"},
     ),
-    "--truncate-prompt": ("Truncate prompts that are longer than the model's positions.", FLAG),
     "--prompt-model": (
         "Language model that generates the prompts, with the source vocabulary of the story model.",
         {"metavar": "PATH"},
     ),
     "--prompts-only": ("Write the generated prompts, and no stories.", FLAG),
-    "--prompt-topk": (
-        "Sample the tokens of prompts from the K most probable; 0 for all (default: 10).",
-        {"type": int, "metavar": "K"},
-    ),
-    "--prompt-temperature": (
-        "Divisor of the prompt model's logits (default: 1.0).",
-        {"type": float, "metavar": "T"},
-    ),
 }
 _IMAGES: Rows = {
-    "--sequences": (
-        'File with one image sequence per line, {"images": [five paths], "id": "..."}; paths are '
-        "relative to the file.",
-        {**REPEATED, "metavar": "FILE.jsonl"},
-    ),
     "--limit": ("Maximum number of image sequences of the split (default: all).", NUMBER),
     "--images": (
         "Folder or .tar of the images of a store, for the page; may be given again.",
@@ -220,20 +183,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "images compared with others (default: score).",
     )
     output = parser.add_argument_group("output")
-    form = output.add_mutually_exclusive_group()
-    form.add_argument(
-        "--raw", action="store_true", help="Write the tokens of a story, separated by spaces."
-    )
-    arguments.add(form, "jsonl")
-    arguments.add(
-        output,
-        *("output", "html"),
-        output={
-            "help": "Write to this file; a name that ends in .jsonl means --jsonl. With {k} in the "
-            "name, stories of prompts get one file for each rank up to --nbest (default: standard "
-            "output)."
-        },
-    )
+    arguments.add(output, "jsonl", "output", "html")
     arguments.add(parser.add_argument_group("run"), "device", "batch_size")
 
 
@@ -248,8 +198,6 @@ def run(args: argparse.Namespace) -> int:
     of_prompts = [name for name in _OF_PROMPTS if arguments.is_given(args, name)]
     prompts = [] if args.prompts_only else read_prompts(args.prompt, args.prompts)
     options = arguments.generation_options(args)
-    if RANK in (args.output or ""):
-        _check_rank_files(args, has_images=has_images)
     if args.other_prompts and args.best_by != "ranking":
         raise UserError("--other-prompts: needs --best-by ranking beside it.")
     # before torch and fairseq are imported, which takes seconds
@@ -273,28 +221,12 @@ def run(args: argparse.Namespace) -> int:
             )
     if not reads_prompts and not has_images:
         raise UserError(_NO_IMAGES)
-    generate = prompt_stories if reads_prompts else _visual_stories
+    generate = prompt_stories if reads_prompts else visual_stories
     return generate(args, systems, options, prompts)
 
 
-def _check_rank_files(args: argparse.Namespace, *, has_images: bool) -> None:
-    """Check ``--output`` if its name contains ``{k}``, the placeholder for the rank of a story.
-
-    Raise UserError if stories have no ranks, such as stories of images, or an output file is also
-    an input.
-    """
-    if has_images or args.prompts_only:
-        raise UserError(
-            f"--output {args.output}: {RANK} stands for the rank of a prompt's story; stories of "
-            "images, and prompts alone, are written to one file."
-        )
-    sources = [path for path in (*args.prompts, args.other_prompts) if path]
-    for path in rank_paths(args):
-        arguments.check_outputs({"output": path}, sources)
-
-
 _NO_IMAGES = (
-    "no images: give five (before --compare), or --sequences FILE, or --features STORE --ids ID ID "
+    "no images: give five (before --compare), or --features STORE --ids ID ID "
     "ID ID ID, or --data DIR --split NAME."
 )
 
@@ -331,50 +263,3 @@ def _open_systems(args: argparse.Namespace) -> "dict[str, list[Checkpoint]]":
             )
         systems[name] = checkpoints
     return systems
-
-
-def _visual_stories(
-    args: argparse.Namespace,
-    systems: "Mapping[str, Sequence[Checkpoint]]",
-    options: Mapping[str, Any],
-    _: Sequence[Input],
-) -> int:
-    from fairseq_mm.inference.pretrained import from_checkpoints
-
-    models: dict[str, Any] = {
-        name: from_checkpoints(checkpoints, weights=args.weights, device=args.device)
-        for name, checkpoints in systems.items()
-    }
-    configs = [make_config(args, model, options) for model in models.values()]
-    check_repeats(args, configs[0])
-    sequences, store = _list_sequences(args, next(iter(models.values())).processor)
-    return write_visual_stories(args, models, configs, sequences, store)
-
-
-def _list_sequences(args: argparse.Namespace, processor: Any) -> tuple[list[ImageSequence], Any]:
-    """Return the image sequence of each story to generate, and the feature store.
-
-    With ``--n``, each sequence is repeated. The store is None if the images are files.
-    """
-    if args.split:
-        return sequences_of_split(
-            args.data, args.split, features=args.features, chosen=args.line, limit=args.limit
-        )
-    store: Any = None
-    if args.ids:
-        sequences, store = sequences_of_ids(args.ids, args.features)
-    else:
-        sequences = [sequence_of_files(args.inputs)] if args.inputs else []
-    for path in args.sequences:
-        for item, entry in read_jsonl_inputs(path, processor):
-            try:
-                if item.error is not None:
-                    raise item.error
-                sequence = sequence_of_files(item.value)
-            except UserError as error:
-                raise UserError(f"{item.where}: {error}") from None
-            name = sequence.id if entry["id"] is None else item.name
-            sequences.append(sequence._replace(id=name, where=str(item.where)))
-    copies = [sequence for sequence in sequences for _ in range(args.n or 1)]
-    first = args.first_id or 0
-    return [copy._replace(index=first + i) for i, copy in enumerate(copies)], store

@@ -8,15 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fairseq_mm.cli.generate import Input, TextRun, read_examples
-from fairseq_mm.cli.records import (
-    RANK,
-    counted,
-    json_line,
-    open_output,
-    rank_fields,
-    rank_paths,
-)
-from fairseq_mm.cli.tell_output import heading
+from fairseq_mm.cli.records import counted, heading, json_line, open_output, rank_fields
 from fairseq_mm.data.story_text import check_encodable
 from fairseq_mm.errors import UserError
 from fairseq_mm.generation.defaults import SEED
@@ -125,7 +117,7 @@ def prompt_stories(
         checkpoints, prompt_model=args.prompt_model, data=args.data, device=args.device
     )
     is_language_model = model.loaded.are_language_models
-    if is_language_model and (prompts or args.truncate_prompt):
+    if is_language_model and prompts:
         raise UserError(f"{model.files[0]}: is a language model, which takes no prompt: give --n.")
     config = make_config(args, model, options)
     if args.best_by == "ranking" and is_language_model:
@@ -166,11 +158,10 @@ def _write_stories(
     """
     # prompts that a language model has generated have no place in a file or on the command line
     is_given = bool(inputs[0].where)
-    options = {"truncate": True} if args.truncate_prompt else {}
     texts = TextRun(
         "tell", args, [model], [config], inputs, copies=(args.n or 1) if is_given else 1
     )
-    ranking = _open_ranking(args, model, config, inputs, options)
+    ranking = _open_ranking(args, model, config, inputs)
     (facts,) = texts.provenance()
     if facts and args.prompt_model:
         facts["prompt_options"] = _get_prompt_options(args)
@@ -180,12 +171,17 @@ def _write_stories(
     unknown: dict[str, str] = {}
 
     def read(inputs: Sequence[Input]) -> Iterator[Any]:
-        for item, examples in zip(inputs, read_examples(model, inputs, **options)):
-            if not isinstance(examples, UserError) and examples[0].origin is not None:
-                _report_prompt(texts, str(item.where), examples[0].origin, unknown)
+        for item, examples in zip(inputs, read_examples(model, inputs)):
+            prompt = None if isinstance(examples, UserError) else examples[0].origin
+            if prompt is not None and prompt.unknown:
+                words = list(dict.fromkeys(prompt.unknown))
+                unknown[str(item.where)] = (
+                    f"{item.where}: {counted(len(words), 'word')} not in the vocabulary, read as "
+                    f"<unk>: {' '.join(words)}"
+                )
             yield examples
 
-    with texts.open_outputs(rank_paths(args) if args.output else None):
+    with texts.open_outputs():
         # prompts are read quickly, and a long list keeps the batches full
         for item, (example,), (hypotheses,) in texts.generate(read, size=1000):
             ranked: list[Any] = []
@@ -198,10 +194,13 @@ def _write_stories(
             for fields, story in zip(ranks, ranked):
                 fields["prompt_margin"] = round(story.margin, 4)
                 fields["prompt_rank"] = story.prompt_rank
-            if texts.form == "raw":
-                lines = [hypothesis.line for hypothesis in hypotheses]
-            elif texts.form == "jsonl":
-                lines = _records(args, item.index, example.origin, hypotheses, ranks, facts)
+            if texts.form == "jsonl":
+                prompt = example.origin
+                others = {
+                    **prompt_story_fields(hypotheses[0]),
+                    **({} if prompt is None else prompt_fields(prompt)),
+                }
+                lines = [json_line(item.index, hypotheses, {**others, **facts}, each=ranks)]
             elif has_heading:
                 title = heading(item.index, "" if example.origin is None else example.origin.text)
                 lines = [f"{title}\n{hypothesis.text}\n" for hypothesis in hypotheses]
@@ -215,34 +214,16 @@ def _write_stories(
     return texts.finish(remarks)
 
 
-def _report_prompt(texts: TextRun, where: str, prompt: Any, unknown: dict[str, str]) -> None:
-    """Warn if a prompt was truncated; add a remark about its unknown words to ``unknown``.
-
-    The key of the remark is ``where``, the name of the prompt in messages.
-    """
-    if prompt.num_truncated:
-        texts.warn(
-            f"{where}: truncated to {len(prompt.words)} words, {prompt.num_truncated} are left out"
-        )
-    if prompt.unknown:
-        words = list(dict.fromkeys(prompt.unknown))
-        unknown[where] = (
-            f"{where}: {counted(len(words), 'word')} not in the vocabulary, read as <unk>: "
-            f"{' '.join(words)}"
-        )
-
-
 def _open_ranking(
     args: argparse.Namespace,
     model: Any,
     config: Any,
     inputs: Sequence[Input],
-    options: Mapping[str, Any],
 ) -> Any:
     """Return the object that ranks stories for ``--best-by ranking``; None without this option.
 
     The likelihood of a story under its own prompt is compared with its likelihood under the prompts
-    of the run (``inputs``) or of ``--other-prompts``. ``options`` are options of the processor.
+    of the run (``inputs``) or of ``--other-prompts``.
     """
     if args.best_by != "ranking":
         return None
@@ -251,7 +232,7 @@ def _open_ranking(
     if args.other_prompts:
         inputs = read_prompts([], [args.other_prompts], option="--other-prompts")
     examples = []
-    for item, example in zip(inputs, read_examples(model, inputs, **options)):
+    for item, example in zip(inputs, read_examples(model, inputs)):
         if not isinstance(example, UserError):
             examples += example
         elif args.other_prompts:
@@ -263,41 +244,10 @@ def _open_ranking(
     return ranking
 
 
-def _records(
-    args: argparse.Namespace,
-    index: int,
-    prompt: Any,
-    hypotheses: Sequence[Any],
-    ranks: list[dict[str, Any]],
-    facts: Mapping[str, Any],
-) -> list[str]:
-    """Return lines of JSON: one for the prompt or, if ``--output`` contains ``{k}``, one per story.
-
-    Args:
-        args: Parsed command line.
-        index: Index of the input, which is the id of the record.
-        prompt: Encoded prompt; None for language models.
-        hypotheses: Stories, best first.
-        ranks: For each story, its fields about ``--best-of``; empty without this option.
-        facts: Fields about the checkpoint and the options.
-    """
-    others = {
-        **prompt_story_fields(hypotheses[0]),
-        **({} if prompt is None else prompt_fields(prompt)),
-    }
-    if RANK not in (args.output or ""):
-        return [json_line(index, hypotheses, {**others, **facts}, each=ranks)]
-    ranks = ranks or [{"rank": rank} for rank in range(1, len(hypotheses) + 1)]
-    return [
-        json_line(index, [story], {**others, **prompt_story_fields(story), **facts}, each=[rank])
-        for story, rank in zip(hypotheses, ranks)
-    ]
-
-
 def _get_prompt_options(args: argparse.Namespace) -> dict[str, Any]:
     return {
-        "topk": 10 if args.prompt_topk is None else args.prompt_topk,
-        "temperature": 1.0 if args.prompt_temperature is None else args.prompt_temperature,
+        "topk": 10,
+        "temperature": 1.0,
         "seed": SEED if args.seed is None else args.seed,
     }
 
@@ -315,11 +265,10 @@ def write_prompts(args: argparse.Namespace) -> int:
     facts = {"options": options, "checkpoint": compute_digests(model.files)} if args.jsonl else {}
     with open_output(args.output) as file:
         for index, prompt in zip(indices, prompts):
-            tokens = " ".join(prompt.words)
-            line = tokens if args.raw else " ".join(prompt.text.split())
+            line = " ".join(prompt.text.split())
             if args.jsonl:
                 record = {"id": index, "hypothesis": prompt.text, "score": round(prompt.score, 4)}
-                others = {"tokens": tokens, "words": len(prompt.words)}
+                others = {"tokens": " ".join(prompt.words), "words": len(prompt.words)}
                 line = json.dumps({**record, **others, **facts}, ensure_ascii=False)
             print(line, file=file)
     if args.output:

@@ -107,8 +107,7 @@ class PromptProcessor(Processor[Union[str, Prompt, None]]):
         num_truncated = max(0, len(words) - limit)
         if num_truncated and not truncate:
             raise UserError(
-                f"{shown}: has {len(words)} words, but the model reads at most {limit}: shorten "
-                "it, or let it be truncated (--truncate-prompt)."
+                f"{shown}: has {len(words)} words, but the model reads at most {limit}: shorten it."
             )
         words = words[:limit]
         tokens = [dictionary.index(word) for word in words]

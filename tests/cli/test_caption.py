@@ -73,9 +73,6 @@ def test_a_line_an_image_in_the_order_of_the_inputs(caption, trained, images, tm
     assert errors == ""
     status, lines, _ = caption(tmp_path / "images")
     assert lines == [f"{p}\t{text}" for p, text in zip(images, expected)]
-    (tmp_path / "list.txt").write_text("images/image3.png\nimages/image0.png\n")
-    status, listed, _ = caption(images[1], "--list", tmp_path / "list.txt")
-    assert listed == [lines[1], lines[3], lines[0]]
     status, listed, errors = caption(*images, "--max-pixels", 1000)
     assert (status, listed) == (2, [])
     assert "image0.png: has 52 x 40 pixels, more than the 1,000" in errors
@@ -309,10 +306,6 @@ def test_many_images_show_progress_on_a_terminal_only(caption, tmp_path):
             ["--features", "f.h5", "--weights", "w.pt"],
             "--features and --weights: leave one of the",
         ),
-        (
-            ["--features", "f.h5", "--list", "p.txt"],
-            "--features and --list: leave one of the",
-        ),
         (["p.jpg", "--prefix", "a zebra"], "prefix 'a zebra': the word 'zebra' is not in"),
         (["p.jpg", "--weights", "absent.pt"], "absent.pt: No such file or directory"),
         (["--features", "absent.h5"], "absent.h5"),
@@ -434,10 +427,6 @@ def test_a_split_is_captioned_from_the_stores_that_its_folder_lists(caption, tra
         (
             ["{data}", "--split", "valid", "--weights", "w.pt"],
             "--split and --weights: leave one",
-        ),
-        (
-            ["{data}", "--split", "valid", "--list", "a.txt"],
-            "--split and --list: leave one",
         ),
         (["{stories}", "--split", "valid"], "valid.visual_ids:1: must have the key of one image"),
     ],

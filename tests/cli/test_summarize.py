@@ -73,19 +73,22 @@ def texts_of(generated):
     return [best.text for best, *_ in generated]
 
 
+def given(transcripts):
+    return [f"--transcript={path}" for path in transcripts]
+
+
 def test_a_line_a_video_in_the_order_of_the_inputs(summarize, trained, videos, transcripts):
     model = fairseq_mm.from_pretrained(trained / "video", device="cpu")
     texts = ["The dog runs on grass, the cat sits.", "A big man jumps in snow", "red cat blue dog"]
     inputs = [{"video": path, "transcript": text} for path, text in zip(videos, texts)]
     expected = texts_of(model.generate(inputs, max_len_b=9))
     lines = [f"{path}\t{text}" for path, text in zip(videos, expected)]
-    status, out, err = summarize(*videos, "--transcripts", *transcripts, *SHORT)
+    status, out, err = summarize(*videos, *given(transcripts), *SHORT)
     assert (status, out) == (0, lines)
     assert err == [f"transcript truncated to 8 tokens: {videos[0]} (of 10)"]
     assert len(set(expected)) == 3
     folder = videos[0].rsplit("/", 1)[0]
-    options = [f"--transcript={path}" for path in transcripts]
-    status, out, _ = summarize(folder, *options, *SHORT, "--ids", "stem")
+    status, out, _ = summarize(folder, *given(transcripts), *SHORT, "--ids", "stem")
     assert out == [f"video{i}\t{text}" for i, text in enumerate(expected)]
 
 
@@ -99,7 +102,7 @@ def test_a_video_that_cannot_be_read_is_named_and_the_others_are_summarised(
     output = tmp_path / "summaries.txt"
     status, out, err = summarize(
         *(broken, videos[2], tmp_path / "absent.mp4", videos[1], transcripts[0]),
-        *("--transcripts", transcripts[0], transcripts[2], transcripts[0], empty, empty),
+        *given([transcripts[0], transcripts[2], transcripts[0], empty, empty]),
         *("--output", output, "--html", tmp_path / "page.html", *SHORT),
     )
     assert (status, out) == (2, [])
@@ -146,7 +149,7 @@ def test_jsonl_brings_videos_and_transcripts(summarize, videos, transcripts, tmp
     status, out, err = summarize(data, *SHORT)
     assert status == 2
     assert [line.split("\t")[0] for line in out] == ["video1.mp4", "video2.mp4", "video0.mp4"]
-    paths = (videos[1], videos[2], "--transcripts", transcripts[1], transcripts[2])
+    paths = (videos[1], videos[2], *given(transcripts[1:]))
     same = summarize(*paths, *SHORT, "--ids", "name")[1]
     assert out[:2] == same
     assert err == [
@@ -256,7 +259,7 @@ def test_models_of_transcripts_need_no_video(summarize, trained, transcripts, st
     texts = ["The dog runs on grass, the cat sits.", "red cat blue dog"]
     expected = texts_of(model.generate(texts, max_len_b=9))
     chosen = [transcripts[0], transcripts[2]]
-    status, out, err = summarize("--transcripts", *chosen, *SHORT, model="t5")
+    status, out, err = summarize(*given(chosen), *SHORT, model="t5")
     assert (status, err) == (0, [])
     assert out == [f"{path}\t{text}" for path, text in zip(chosen, expected)]
     # one and the same command line may be given with any model
@@ -293,7 +296,6 @@ def test_a_video_beside_a_model_of_transcripts_is_not_looked_at(
         (["a.jsonl", "--transcript", "a.txt"], "--transcript: a.jsonl brings its own"),
         (["--features", "f.h5", "--transcript", "a.txt"], "--transcript: name the item of"),
         (["--features", "f.h5", "--weights", "w.pt"], "--features and --weights: leave one of "),
-        (["--features", "f.h5", "--keep-damaged"], "--features and --keep-damaged: leave one of "),
         (["a.mp4", "--batch-size", "0"], "--batch-size must be 1 or more, but is 0."),
         (["a.mp4", "--output", "absent/x.txt"], "--output absent/x.txt: there is no folder absent"),
         (["a.mp4", "--html", "absent/x.html"], "--html absent/x.html: there is no folder absent"),
@@ -318,7 +320,7 @@ def test_inputs_that_do_not_fit_the_model_are_refused(
         return err[0]
 
     assert "there must be a transcript for each video, in their order, but there are 2 " in refusal(
-        videos[0], "--transcripts", *transcripts[:2]
+        videos[0], *given(transcripts[:2])
     )
     assert refusal("--transcript", transcripts[0]).endswith(
         f"a.txt: {trained}/video/checkpoint_best.pt: --arch vg_bart_tiny reads videos: give "

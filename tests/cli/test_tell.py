@@ -42,6 +42,10 @@ def texts(model, prompts, **options):
     return [best.text for best, *_ in model.generate(prompts, **options)]
 
 
+def tokens_of(output):
+    return [json.loads(line)["tokens"] for line in output.splitlines()]
+
+
 def test_a_story_alone_is_printed_as_it_reads(tell, files, model):
     prompt = "[WP] You find a door."
     (expected,) = texts(model, [prompt], **SHORT)
@@ -135,49 +139,39 @@ def test_prompts_alone_are_the_same_and_can_be_given(tell, files, model, monkeyp
     only = ["--prompt-model", files["prompts"], "--prompts-only", "--n", 3, "--seed", 2]
     _, output, _ = tell(*only)
     assert output.splitlines() == [prompt.text for prompt in prompts]
-    _, raw, _ = tell(*only, "--raw")
-    assert raw.splitlines() == [" ".join(prompt.words) for prompt in prompts]
     _, objects, _ = tell(*only, "--jsonl")
-    entry = json.loads(objects.splitlines()[1])
-    assert (entry["id"], entry["tokens"]) == (1, " ".join(prompts[1].words))
-    stdin = io.TextIOWrapper(io.BytesIO(raw.encode()))
+    tokens = tokens_of(objects)
+    assert tokens == [" ".join(prompt.words) for prompt in prompts]
+    stdin = io.TextIOWrapper(io.BytesIO("".join(f"{line}\n" for line in tokens).encode()))
     monkeypatch.setattr(sys, "stdin", stdin)
-    story = ["--checkpoint", files["story"], "--prompts", "-", "--raw", "--seed", 2]
-    _, stories, _ = tell(*story, *LENGTH)
-    _, expected, _ = tell(
-        "--checkpoint", files["story"], *only[:2], "--n", 3, "--seed", 2, "--raw", *LENGTH
-    )
-    assert stories == expected
+    story = ["--checkpoint", files["story"], "--seed", 2, "--jsonl", *LENGTH]
+    _, stories, _ = tell(*story, "--prompts", "-")
+    _, expected, _ = tell(*story, *only[:2], "--n", 3)
+    assert tokens_of(stories) == tokens_of(expected)
 
 
 def test_a_language_model_generates_without_prompts(tell, files):
-    status, raw, _ = tell("--checkpoint", files["stories"], "--n", 2, "--raw", *LENGTH)
-    assert status == 0
-    assert all(3 <= len(line.split()) <= 8 for line in raw.splitlines())
     _, text, _ = tell("--checkpoint", files["stories"], "--n", 2, *LENGTH)
     assert text.startswith("=== 0 ===\n\n")
     _, objects, _ = tell("--checkpoint", files["stories"], "--n", 2, "--jsonl", *LENGTH)
     entries = [json.loads(line) for line in objects.splitlines()]
-    assert [entry["tokens"] for entry in entries] == raw.splitlines()
+    assert all(3 <= len(entry["tokens"].split()) <= 8 for entry in entries)
     assert "prompt" not in entries[0]
 
 
 def test_prompts_that_cannot_be_read_are_named_and_the_others_used(tell, files, model, tmp_path):
     file = tmp_path / "p.txt"
     file.write_text("zyzzy\n\nthe old house\n" + "door " * 45 + "\n")
-    arguments = ["--checkpoint", files["story"], "--prompts", file, "--raw", *LENGTH]
+    arguments = ["--checkpoint", files["story"], "--prompts", file, *LENGTH]
     status, output, errors = tell(*arguments)
     assert status == 2
     ((story,),) = model.generate(["the old house"], indices=[2], **SHORT)
-    assert output == f"{story.line}\n"
+    assert output == f"=== 2: the old house ===\n\n{story.text}\n\n"
     lines = errors.splitlines()
     assert lines[0].startswith(f"fairseq-mm tell: {file}:1: prompt 'zyzzy': none of its words is")
     assert lines[1] == f"fairseq-mm tell: {file}:2: the prompt is empty."
     assert lines[2].startswith(f"fairseq-mm tell: {file}:4: prompt 'door")
     assert lines[3:] == ["3 of 4 prompts could not be read"]
-    status, output, errors = tell(*arguments, "--truncate-prompt")
-    assert (status, len(output.splitlines())) == (2, 2)
-    assert f"{file}:4: truncated to 40 words, 5 are left out" in errors
 
 
 def test_unknown_words_of_many_prompts_are_not_all_listed(tell, files, tmp_path):
@@ -212,7 +206,6 @@ def test_several_hypotheses_of_a_search_are_written(tell, files, model, tmp_path
     arguments = ["--checkpoint", files["story"], "--prompt", "the old house", *LENGTH]
     arguments += ["--beam", 3, "--nbest", 2]
     assert tell(*arguments)[1] == f"{first.text}\n{second.text}\n"
-    assert tell(*arguments, "--raw")[1] == f"{first.line}\n{second.line}\n"
     entry = json.loads(tell(*arguments, "--jsonl")[1])
     assert entry["hypothesis"] == first.text
     assert entry["hypotheses"] == [
@@ -270,10 +263,6 @@ def test_several_hypotheses_of_a_search_are_written(tell, files, model, tmp_path
         (
             ["--prompts-only", "--prompt-model", "{story}"],
             "a prompt model must be a language model",
-        ),
-        (
-            ["--checkpoint", "{story}", "--prompt", "a", "--prompt-topk", "3"],
-            "--prompt-topk: needs --prompt-model beside it.",
         ),
         (
             ["--checkpoint", "{story}", "--prompt", "a", "--n", "0"],
@@ -358,7 +347,7 @@ def test_trained_models_tell_from_another_place(tell, trained):
 def test_fairseqs_own_models_take_the_dictionaries_of_a_folder(tell, trained):
     texts = ["[WP] You find a door", "You find", "a door"]
     prompts = [x for text in texts for x in ("--prompt", text)]
-    arguments = ["--checkpoint", trained / "lstm", *prompts, "--raw", *LENGTH]
+    arguments = ["--checkpoint", trained / "lstm", *prompts, "--jsonl", *LENGTH]
     status, output, errors = tell(*arguments, "--data", trained / "data")
     assert (status, errors) == (0, "")
     assert len(output.splitlines()) == 3
@@ -425,47 +414,6 @@ class TestBestOf:
             assert values[0] == pytest.approx(max(margins.values()), abs=2e-4)
             differs |= hypotheses[0]["hypothesis"] != max(drawn, key=lambda x: x.score).text
         assert differs
-
-    @pytest.mark.parametrize("by", [["--best-of", N, "--best-by", "ranking"], ["--sampling"]])
-    def test_each_rank_has_a_file_of_its_own(self, tell, files, by, tmp_path):
-        given = [x for prompt in self.PROMPTS for x in ("--prompt", prompt)]
-        options = ["--checkpoint", files["story"], *given, *by, "--nbest", 3, "--seed", 3, *LENGTH]
-        name = tmp_path / "ranked-{k}.jsonl"
-        status, printed, errors = tell(*options, "--output", name)
-        assert (status, printed) == (0, "")
-        paths = [tmp_path / f"ranked-{rank}.jsonl" for rank in (1, 2, 3)]
-        assert errors == f"wrote {', '.join(map(str, paths))}: 12 stories\n"
-        assert sorted(tmp_path.iterdir()) == paths
-        columns = [[json.loads(line) for line in path.open()] for path in paths]
-        together = [json.loads(line) for line in tell(*options, "--jsonl")[1].splitlines()]
-        assert len(together) == len(self.PROMPTS)
-        for record, stories in zip(together, zip(*columns)):
-            hypotheses = record.pop("hypotheses")
-            for rank, (story, hypothesis) in enumerate(zip(stories, hypotheses), start=1):
-                assert story == {
-                    **record,
-                    **hypothesis,
-                    "rank": rank,
-                    "tokens": story["tokens"],
-                    "words": len(story["tokens"].split()),
-                }
-        assert len({story["tokens"] for column in columns for story in column}) > len(together)
-
-    def test_files_of_ranks_are_of_prompts_stories(self, tell, files, tmp_path):
-        name = tmp_path / "ranked-{k}"
-        read = tmp_path / "ranked-2"
-        read.write_text("the house\n")
-        story = ["--checkpoint", files["story"], "--output", name, *LENGTH]
-        options = ["--sampling", "--nbest", 2, "--prompts", read]
-        status, _, errors = tell(*story, *options)
-        assert (status, errors.count("\n")) == (2, 1)
-        assert "ranked-2: would overwrite a file that is read" in errors
-        assert read.read_text() == "the house\n"
-        alone = ["--prompt-model", files["prompts"], "--prompts-only", "--output", name]
-        for given in (alone, [*story, *map("{}.jpg".format, "abcde")]):
-            status, _, errors = tell(*given)
-            assert (status, errors.count("\n")) == (2, 1)
-            assert "{k} stands for the rank of a prompt's story" in errors
 
     @pytest.mark.parametrize("by", ["score", "ranking"])
     def test_batches_change_nothing(self, records, by):

@@ -19,7 +19,7 @@ from toy_visual_stories import (
 
 import fairseq_mm
 from fairseq_mm.cli.main import main
-from fairseq_mm.cli.tell_output import _table
+from fairseq_mm.cli.tell_images import _table
 from fairseq_mm.data.feature_store import open_features
 from fairseq_mm.extract.weights import compute_sha256
 from fairseq_mm.inference.readers import ImageReader
@@ -92,6 +92,10 @@ def stories_of_split(files, numbers=(0, 1, 2, 3), model="stored", **options):
     return [best for best, *_ in found]
 
 
+def lines_of(output):
+    return [json.loads(line)["hypothesis"] for line in output.splitlines()]
+
+
 def story_of(model, images, index=0, **options):
     return model.generate([images], indices=[index], **OPTIONS, **options)[0][0]
 
@@ -109,7 +113,6 @@ def test_a_story_of_images_is_five_lines(tell, files, model, images):
     assert tell("--checkpoint", files["without"], *images, *LENGTH, *weights)[1].splitlines() == (
         expected.sentences
     )
-    assert tell(*arguments, "--raw")[1] == f"{expected.line}\n"
     options = ["--sampling-topk", 4, "--temperature", 2, "--seed", 3, "--first-id", 7]
     drawn = story_of(model, images, 7, sampling=True, sampling_topk=4, temperature=2.0, seed=3)
     assert tell(*arguments, *options)[1] == f"{text_of(drawn)}\n"
@@ -129,53 +132,30 @@ def test_a_dash_stands_for_a_missing_image(tell, files, model, images):
 
 def test_several_stories_of_an_album_are_drawn(tell, files, model, images):
     arguments = [*images, "--checkpoint", files["pixels"], "--n", 3, "--sampling-topk", 9, *LENGTH]
-    _, output, _ = tell(*arguments, "--raw")
+    _, output, _ = tell(*arguments, "--jsonl")
     expected = [story_of(model, images, i, sampling=True, sampling_topk=9).line for i in range(3)]
-    assert output.splitlines() == expected
+    assert lines_of(output) == expected
     assert len(set(expected)) == 3
 
 
-def test_albums_are_read_in_their_order_and_broken_ones_are_named(
-    tell, files, model, images, tmp_path
-):
-    for path in images:
-        shutil.copy(path, tmp_path)
-    names = [os.path.basename(path) for path in images]
-    (tmp_path / "broken.png").write_bytes(b"no image")
-    albums = tmp_path / "albums.jsonl"
-    lines = [
-        {"images": names, "id": "forwards"},
-        {"images": [*names[:4], "broken.png"]},
-        {"images": names[::-1], "id": 3},
-    ]
-    albums.write_text("".join(json.dumps(line) + "\n\n" for line in lines))
-    expected = [story_of(model, names_) for names_ in (images, images[::-1])]
-    arguments = ["--sequences", albums, "--checkpoint", files["pixels"], *LENGTH]
-    status, output, errors = tell(*arguments)
-    assert status == 2
-    first, second = map(text_of, expected)
-    assert output == f"=== 0: forwards ===\n\n{first}\n\n=== 2: 3 ===\n\n{second}\n\n"
-    assert errors == (
-        f"fairseq-mm tell: {albums}:3: {tmp_path / 'broken.png'}: is not an image, or its format "
-        "is not supported.\n1 of 3 image sequences could not be read\n"
-    )
+def test_the_record_of_images_says_what_made_it(tell, files, model, images, tmp_path):
     target = tmp_path / "stories.jsonl"
-    status, output, errors = tell(*arguments, "--jsonl", "--output", target)
-    assert (status, output) == (2, "")
-    assert f"wrote {target}: 2 stories\n" in errors
-    entries = [json.loads(line) for line in target.read_text().splitlines()]
-    assert [entry["id"] for entry in entries] == ["forwards", "3"]
-    assert [entry["sentences"] for entry in entries] == [story.sentences for story in expected]
-    entry = entries[0]
-    assert entry.pop("score") == pytest.approx(expected[0].score, abs=1e-4)
-    assert entry.pop("words") == len(expected[0].line.split()) - 4
+    arguments = [*images, "--checkpoint", files["pixels"], *LENGTH, "--output", target]
+    assert tell(*arguments) == (0, "", f"wrote {target}: 1 story\n")
+    expected = story_of(model, images)
+    entry = json.loads(target.read_text())
+    assert entry.pop("score") == pytest.approx(expected.score, abs=1e-4)
+    assert entry.pop("words") == len(expected.line.split()) - 4
     assert entry.pop("options")["max_words_per_sentence"] == 6
     assert entry.pop("extractor")["extractor"] == "squeezenet1_1"
     assert entry == {
-        "id": "forwards", "item": 0, "images": [str(tmp_path / name) for name in names],
-        "sentences": expected[0].sentences, "hypothesis": expected[0].line,
+        "id": "\t".join(images), "item": 0, "images": images,
+        "sentences": expected.sentences, "hypothesis": expected.line,
         "checkpoint": compute_sha256(str(files["pixels"] / "checkpoint_best.pt")),
     }  # fmt: skip
+    (tmp_path / "broken.png").write_bytes(b"no image")
+    arguments[4] = tmp_path / "broken.png"
+    assert "broken.png: is not an image, or its format" in tell(*arguments)[2]
 
 
 def test_a_split_is_generated_by_the_lines_of_its_sequences(tell, files, tmp_path):
@@ -199,8 +179,8 @@ def test_a_split_is_generated_by_the_lines_of_its_sequences(tell, files, tmp_pat
     ids = ["\t".join(f"p{i}_{k}" for k in range(5)) for i in range(4)]
     found = read_hypotheses(str(target), item_ids=ids)
     assert list(found.texts) == ids
-    _, output, _ = tell(*arguments, "--raw", "--limit", 2, "--batch-size", 1)
-    assert output.splitlines() == [story.line for story in stories_of_split(files, (0, 1))]
+    _, output, _ = tell(*arguments, "--jsonl", "--limit", 2, "--batch-size", 1)
+    assert lines_of(output) == [story.line for story in stories_of_split(files, (0, 1))]
     _, output, _ = tell(*arguments, "--line", 6, "--line", 2)
     assert re.findall(r"=== (\d): p(\d)_0", output) == [("6", "3"), ("2", "1")]
     (story,) = stories_of_split(files, (3,))
@@ -262,8 +242,8 @@ def test_systems_with_one_extractor_read_the_images_once(tell, files, model, ima
         ImageReader, "read_features", lambda *args, **kwargs: calls.append(1) or read(*args)
     )
     systems = ["--compare", files["pixels"], f"b={files['other']}"]
-    _, output, _ = tell(*images, *systems, "--raw", *LENGTH)
-    assert output.splitlines() == [story.line for story in stories]
+    _, output, _ = tell(*images, *systems, "--jsonl", *LENGTH)
+    assert lines_of(output) == [story.line for story in stories]
     assert len(calls) == 1
 
 
@@ -284,7 +264,7 @@ def test_the_page_shows_images_and_sentences(tell, files, model, images, tmp_pat
     assert compute_sha256(str(files["pixels"] / "checkpoint_best.pt"))[:16] in text
     assert "http" not in text.replace("http-equiv", "")
     # what is printed is asked for
-    assert tell(*arguments, "--raw")[1] == f"{story.line}\n"
+    assert lines_of(tell(*arguments, "--jsonl")[1]) == [story.line]
 
 
 def test_the_page_of_a_split_shows_the_images_that_are_given(tell, files, images, tmp_path):
@@ -339,7 +319,7 @@ OF_SPLIT = [*STORED, *SPLIT]
             "text.pt: must have the SHA-256",
         ),
         ([*PIXELS, "--html", "x.html"], "no images: give five (before --compare),"),
-        (["--compare", "{pixels}"], "no images: give five (before --compare), or --sequences FILE"),
+        (["--compare", "{pixels}"], "no images: give five (before --compare), or --features STORE"),
         (P5, "no model: give a checkpoint of a model of stories (--checkpoint)."),
         ([*PIXELS, *P5, "--compare", "{other}"], "--checkpoint and --compare: leave one"),
         ([*P5, "--compare", "{pixels}", "{other}"], "two systems are named glac_tiny: give them"),
@@ -367,7 +347,7 @@ OF_SPLIT = [*STORED, *SPLIT]
             [*OF_SPLIT, "--first-id", "2"],
             "--split and --first-id: leave one of the two out: stories of",
         ),
-        ([*OF_SPLIT, "--weights", "w"], "--weights: needs the inputs or --sequences beside it"),
+        ([*OF_SPLIT, "--weights", "w"], "--weights: needs the inputs beside it"),
         ([*OF_SPLIT, "--images", "w"], "--images: needs --html beside it."),
         ([*OF_SPLIT, "--html", "no/x"], "--html no/x: there is no folder no."),
         (
@@ -383,7 +363,6 @@ OF_SPLIT = [*STORED, *SPLIT]
             "`min_words_per_sentence` must be from 1 to",
         ),
         ([*PIXELS, *P5, "--repetition-penalty", "-1"], "`repetition_penalty` must "),
-        ([*PIXELS, "--sequences", "none.jsonl"], "none.jsonl: cannot be read (No such"),
         (
             ["--checkpoint", "{text}", "--prompt", "x", "--repetition-penalty", "2"],
             "`repetition_penalty` is no",
@@ -395,25 +374,6 @@ def test_what_cannot_be_generated_is_one_line(tell, files, arguments, message):
     assert (status, output) == (2, "")
     assert len(errors.splitlines()) == 1
     assert message.format(**files) in errors
-
-
-@pytest.mark.parametrize(
-    ("line", "message"),
-    [
-        ('{"images": ["a", "b", "c", "d"]}', ":1: a story has 5 images, but there are 4."),
-        ('{"images": "a.jpg"}', ":1: `images` must be a list, but is str."),
-        ('{"id": "a"}', ":1: `images` must be a list, but is missing."),
-        ("[1]", ":1: must be"),
-        ("a.jpg", ":1: not JSON"),
-        (" ", ": must have a JSON object a line, but is empty."),
-    ],
-)
-def test_a_file_of_albums_that_is_none_is_named(tell, files, tmp_path, line, message):
-    path = tmp_path / "albums.jsonl"
-    path.write_text(f"{line}\n")
-    status, output, errors = tell("--sequences", path, "--checkpoint", files["pixels"])
-    assert (status, output) == (2, "")
-    assert f"{path}{message}" in errors
 
 
 def test_a_split_with_other_than_five_images_a_line_is_named(tell, files, tmp_path):
@@ -441,8 +401,8 @@ def test_words_that_the_model_does_not_know_are_never_generated(tell, files):
         "valid",
         *LENGTH,
     ]
-    _, output, _ = tell(*arguments, "--raw", "--preset", "sampling", "--temperature", 9)
-    words = set(output.split()) - {"<sent>"}
+    _, output, _ = tell(*arguments, "--jsonl", "--preset", "sampling", "--temperature", 9)
+    words = set(" ".join(lines_of(output)).split()) - {"<sent>"}
     assert words <= set(STORY_WORDS)
 
 

@@ -1023,7 +1023,7 @@ INVOCATIONS = (
         named("vg_bart_clips"),
         summarized(
             "{clips}/video0.mp4 {clips}/video1.mp4 {clips}/video2.mp4 "
-            "--transcripts {clips}/a.txt {clips}/b.srt {clips}/c.txt"
+            "--transcript {clips}/a.txt --transcript {clips}/b.srt --transcript {clips}/c.txt"
         ),
         exact=False,
     ),

@@ -1,4 +1,4 @@
-"""Generates visual stories for ``fairseq-mm tell``; writes text, JSON, tables and HTML pages."""
+"""Generates visual stories for ``fairseq-mm tell``: inputs, text, JSON, tables and HTML pages."""
 
 import argparse
 import json
@@ -9,16 +9,19 @@ import sys
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Optional
+from typing import TYPE_CHECKING, Any, NamedTuple, Optional
 
 from fairseq_mm.cli.generate import Input, TextRun
-from fairseq_mm.cli.records import counted, json_line, rank_fields
-from fairseq_mm.cli.tell_inputs import ImageSequence
-from fairseq_mm.data.story_text import detokenize_story
+from fairseq_mm.cli.records import counted, heading, json_line, rank_fields
+from fairseq_mm.cli.tell_prompts import check_repeats, make_config
+from fairseq_mm.data.story_text import NUM_IMAGES, detokenize_story, split_sentences
 from fairseq_mm.errors import UserError
 from fairseq_mm.inference.records import compute_digests, visual_story_fields
 
 if TYPE_CHECKING:
+    from fairseq_mm.data.feature_store import FeatureStores
+    from fairseq_mm.extract.media_list import MediaFile
+    from fairseq_mm.inference.checkpoint import Checkpoint
     from fairseq_mm.report.visual_story_sections import Strip
 
 # name of the references in tables and records
@@ -27,12 +30,173 @@ PEOPLE = "people"
 _WIDE, _NARROWEST = 160, 12
 SIDE = 400  # pixels of an image on the page
 _POOL = 256  # image sequences from which --best-by ranking samples others
+# on the command line and in records; None in Python
+NO_IMAGE = "-"
 
 
-def heading(index: int, title: str) -> str:
-    """Return the heading line of a story: its index and, if it has one, its title."""
-    title = " ".join(title.split())
-    return f"=== {index}{': ' if title else ''}{title} ===\n"
+def visual_stories(
+    args: argparse.Namespace,
+    systems: "Mapping[str, Sequence[Checkpoint]]",
+    options: Mapping[str, Any],
+    _: Sequence[Input],
+) -> int:
+    """Generate and write stories of image sequences; return the exit status.
+
+    ``systems`` has the checkpoints of each system, ``options`` the given options of generation.
+    """
+    from fairseq_mm.inference.pretrained import from_checkpoints
+
+    models: dict[str, Any] = {
+        name: from_checkpoints(checkpoints, weights=args.weights, device=args.device)
+        for name, checkpoints in systems.items()
+    }
+    configs = [make_config(args, model, options) for model in models.values()]
+    check_repeats(args, configs[0])
+    store: Any = None
+    if args.split:
+        sequences, store = sequences_of_split(
+            args.data, args.split, features=args.features, chosen=args.line, limit=args.limit
+        )
+        return write_visual_stories(args, models, configs, sequences, store)
+    if args.ids:
+        sequence, store = sequence_of_ids(args.ids, args.features)
+    else:
+        sequence = sequence_of_files(args.inputs)
+    indices = range(args.first_id or 0, (args.first_id or 0) + (args.n or 1))
+    sequences = [sequence._replace(index=index) for index in indices]
+    return write_visual_stories(args, models, configs, sequences, store)
+
+
+class ImageSequence(NamedTuple):
+    """Five images in the order of a story that the model will generate.
+
+    Attributes:
+        index: Index of the story. If the story is sampled, the random numbers depend on the index.
+        id: Id of the story in its JSON record: its line in the split's ``visual_ids``, or the paths
+            of the images.
+        where: Name of the sequence in messages.
+        keys: Id in the feature store, or path, of each image; None for a missing image.
+        images: File of each image; None for a missing image. Empty if features are read from a
+            store.
+        references: Stories that people wrote for the sequence; a story is a list of sentences, a
+            sentence a list of words.
+    """
+
+    index: int
+    id: str
+    where: str
+    keys: "list[Optional[str]]"
+    images: "list[Optional[MediaFile]]"
+    references: list[list[list[str]]]
+
+    @property
+    def names(self) -> list[str]:
+        return [NO_IMAGE if key is None else key for key in self.keys]
+
+
+def sequence_of_files(images: Sequence[Optional[str]]) -> ImageSequence:
+    """Build the image sequence of five files.
+
+    Args:
+        images: Five paths; None or ``-`` for a missing image.
+    """
+    from fairseq_mm.extract.media_list import MediaFile
+
+    keys = _check_images(images)
+    media = [None if key is None else MediaFile(key, key) for key in keys]
+    name = "\t".join(NO_IMAGE if key is None else key for key in keys)
+    return ImageSequence(0, name, "", keys, media, [])
+
+
+def sequence_of_ids(ids: Sequence[str], features: str) -> "tuple[ImageSequence, FeatureStores]":
+    """Build the image sequence of five ids (``-`` for a missing image); open the feature stores."""
+    from fairseq_mm.data.feature_store import open_features
+
+    keys = _check_images(ids, "--ids")
+    store = open_features(features.split(os.pathsep))
+    for key in keys:
+        if key is not None:
+            # reports an id that is not in the store, before stories are generated
+            store.count_rows(key)
+    return ImageSequence(0, "\t".join(ids), "", keys, [], []), store
+
+
+def sequences_of_split(
+    folder: str,
+    split: str,
+    *,
+    features: Optional[str] = None,
+    chosen: Sequence[int] = (),
+    limit: Optional[int] = None,
+) -> "tuple[list[ImageSequence], FeatureStores]":
+    """List image sequences of a split, and open the feature stores.
+
+    Each sequence has as references the stories that people wrote for it.
+
+    Args:
+        folder: Path of the data folder.
+        split: Name of the split.
+        features: Paths of feature stores (default: the stores of the folder).
+        chosen: Lines of the split whose image sequences are listed, counted from 0 (default: the
+            first line of each image sequence).
+        limit: Maximum number of sequences (default: no maximum).
+
+    Returns:
+        sequences: The image sequences.
+        store: All stores as one.
+    """
+    from fairseq_mm.data.feature_store import open_folder_features
+    from fairseq_mm.data.input_files import check_line_counts
+    from fairseq_mm.data.split_files import first_lines, read_missing_images, read_visual_ids
+    from fairseq_mm.data.split_text import read_story_words, story_text_path
+
+    path = os.path.join(folder, f"{split}.visual_ids")
+    lines = read_visual_ids(path)
+    words = read_story_words(folder, split)
+    check_line_counts({str(story_text_path(folder, split)): len(words), path: len(lines)})
+    references: dict[str, list[list[list[str]]]] = {}
+    for line, story in zip(lines, words):
+        references.setdefault(line, []).append(
+            [sentence.split() for sentence in split_sentences(" ".join(story))]
+        )
+    for number in chosen:
+        if not 0 <= number < len(lines):
+            raise UserError(
+                f"--line {number}: {path} has lines 0 to {len(lines) - 1}, counted from 0."
+            )
+    # a sequence has several lines, one for each of its stories
+    firsts = [number for number, is_first in enumerate(first_lines(lines)) if is_first]
+    numbers = (list(dict.fromkeys(chosen)) or firsts)[:limit]
+    store = open_folder_features(folder, features)
+    missing = read_missing_images(folder)
+    sequences = []
+    for number in numbers:
+        where, line = f"{path}:{number + 1}", lines[number]
+        keys = [None if key in missing else key for key in _check_images(line.split("\t"), where)]
+        try:
+            for key in keys:
+                if key is not None:
+                    store.count_rows(key)
+        except UserError as error:
+            raise UserError(f"{where}: {error}") from None
+        sequences.append(ImageSequence(number, line, where, keys, [], references[line]))
+    return sequences, store
+
+
+def _check_images(images: Sequence[Optional[str]], where: str = "") -> list[Optional[str]]:
+    """Return the images with None in place of ``-``, which stands for a missing image.
+
+    Raise UserError if there are not five images, or all are missing. ``where`` is the name of the
+    sequence in messages; empty for no name.
+    """
+    place = f"{where}: " if where else ""
+    if len(images) != NUM_IMAGES:
+        verb = "is 1" if len(images) == 1 else f"are {len(images)}"
+        raise UserError(f"{place}a story has {NUM_IMAGES} images, but there {verb}.")
+    keys = [None if image == NO_IMAGE else image for image in images]
+    if not any(keys):
+        raise UserError(f"{place}all {NUM_IMAGES} images are missing.")
+    return keys
 
 
 def write_visual_stories(
@@ -64,14 +228,14 @@ def write_visual_stories(
     rankings = _open_rankings(args, systems, configs, sequences, store)
     page = Page(args.images) if args.html else None
     # if only --html is given, the page is the output, and nothing is printed
-    has_text = not args.html or args.output or args.jsonl or args.raw
+    has_text = not args.html or args.output or args.jsonl
     # number of sequences that are read at a time; reading images takes longer than reading a store
     size = 16 if store is None else 256
 
     def read(inputs: Sequence[Input]) -> Iterator[Any]:
         return _read_sequences([item.value for item in inputs], systems, store)
 
-    with texts.open_outputs(None if has_text else []):
+    with texts.open_outputs(is_written=bool(has_text)):
         for item, examples, hypotheses in texts.generate(read, size=size):
             margins: dict[str, list[Any]] = {}
             for place, (name, ranking) in enumerate(rankings.items()):
@@ -84,9 +248,7 @@ def write_visual_stories(
                 hypotheses[place] = [story.hypothesis for story in ranked]
                 margins[name] = ranked
             stories = dict(zip(systems, hypotheses))
-            if texts.form == "raw":
-                lines = [story.line for system in hypotheses for story in system]
-            elif texts.form == "jsonl":
+            if texts.form == "jsonl":
                 lines = [*_records(args, item.value, stories, facts, margins)]
             else:
                 lines = _format_stories(args, item.value, stories)
