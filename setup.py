@@ -44,7 +44,7 @@ EXTRAS = {
     "wandb": ["wandb>=0.15"],  # fairseq's --wandb-project
     "docs": ["mkdocs-material>=9.5", "mkdocstrings[python]>=0.25"],
     "dev": [
-        *("build>=1", "fairscale>=0.4.13", "mypy", "pre-commit", "pytest>=7"),
+        *("build>=1", "fairscale>=0.4.13", "hypothesis", "mypy", "pre-commit", "pytest>=7"),
         *("pytest-xdist>=3", "tensorboardX>=2.5"),
         *("ipykernel>=6", "nbclient>=0.8"),  # examples/quickstart.ipynb
         *("ruff", "twine>=5"),
