@@ -69,13 +69,10 @@ def write_sound(container, stream, seconds: float) -> None:
     container.mux(stream.encode())
 
 
-def turn_display_matrix(path: str, degrees: int) -> None:
-    """Writes a rotation (clockwise, as seen on the screen) into the track of an MP4 file."""
+def set_display_matrix(path: str, numbers: tuple[int, int, int, int]) -> None:
+    """Writes a matrix into the track of an MP4 file: pixel x, y is shown at (ax + cy, bx + dy)."""
     content = bytearray(Path(path).read_bytes())
     place = content.index(b"tkhd") + 4 + 40  # version 0: the matrix follows 40 bytes of fields
-    a, b, c, d = {90: (0, 1, -1, 0), 180: (-1, 0, 0, -1), 270: (0, -1, 1, 0)}[degrees]
-    one = 1 << 16
-    content[place : place + 36] = struct.pack(
-        ">9i", a * one, b * one, 0, c * one, d * one, 0, 0, 0, 1 << 30
-    )
+    a, b, c, d = (number << 16 for number in numbers)
+    content[place : place + 36] = struct.pack(">9i", a, b, 0, c, d, 0, 0, 0, 1 << 30)
     Path(path).write_bytes(bytes(content))

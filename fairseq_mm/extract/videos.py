@@ -3,8 +3,8 @@
 Frames are decoded by FFmpeg through PyAV. In addition, this module
 
 - reads the first video stream that is not the cover image of a song;
-- applies the rotation of the display matrix (phones store upright videos rotated). Pixels that are
-  not square stay as they are, as in the training of the networks;
+- turns and mirrors frames by the display matrix (phones store upright videos rotated). Pixels that
+  are not square stay as they are, as in the training of the networks;
 - reports truncated and damaged files, which FFmpeg plays without a message: packets that are cut
   off or cannot be decoded, damaged frames, and a video that ends more than a second earlier than
   its header says;
@@ -19,6 +19,7 @@ from fractions import Fraction
 from types import ModuleType
 from typing import Any, BinaryIO, Optional
 
+import numpy as np
 from PIL import Image
 
 from fairseq_mm.errors import UserError, import_extra
@@ -29,11 +30,6 @@ MAX_MISSING_SECONDS = 1.0
 MAX_MISSING_PART = 0.01
 # formats whose header has the length of the whole file, but not of its streams
 WITH_LENGTH = ("matroska", "flv")
-UPRIGHT = {
-    90: Image.Transpose.ROTATE_90,
-    180: Image.Transpose.ROTATE_180,
-    270: Image.Transpose.ROTATE_270,
-}
 
 
 def import_av() -> ModuleType:
@@ -130,7 +126,7 @@ class VideoReader:
                 self._first_time = begin
             self._end_time = max(self._end_time, end) if self.num_frames else end
             self.num_frames += 1
-            yield begin - self._first_time, end - self._first_time, self._to_image(frame)
+            yield begin - self._first_time, end - self._first_time, self._to_image(av, frame)
 
     def _check_size(self, width: int, height: int) -> None:
         if width * height > self.max_pixels:
@@ -139,12 +135,18 @@ class VideoReader:
                 f"decoded (--max-pixels {width * height} allows it)."
             )
 
-    def _to_image(self, frame: Any) -> Image.Image:
+    def _to_image(self, av: ModuleType, frame: Any) -> Image.Image:
         # again: the size may change within a stream
         self._check_size(frame.width, frame.height)
-        image = Image.fromarray(frame.to_ndarray(format="rgb24"))  # faster than to_image
-        turn = UPRIGHT.get(round(getattr(frame, "rotation", 0)) % 360)
-        return image if turn is None else image.transpose(turn)
+        pixels = frame.to_ndarray(format="rgb24")  # faster than to_image
+        matrix = frame.side_data.get(av.sidedata.sidedata.Type.DISPLAYMATRIX)
+        if matrix is not None:
+            # pixel x, y is shown at (a x + c y, b x + d y)
+            a, b, _, c, d = np.frombuffer(matrix, np.int32, 5)
+            if abs(int(c)) > abs(int(a)):  # turned by a quarter
+                pixels, a, d = pixels.transpose(1, 0, 2), c, b
+            pixels = pixels[:: -1 if d < 0 else 1, :: -1 if a < 0 else 1]
+        return Image.fromarray(np.ascontiguousarray(pixels))
 
     def _decode_packets(self, av: ModuleType, container: Any, stream: Any) -> Iterator[Any]:
         last: dict[int, Fraction] = {}  # number of a stream -> end of its last packet

@@ -7,7 +7,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 from PIL import Image
-from toy_videos import av, frames_of, turn_display_matrix, write_sound, write_video
+from toy_videos import av, frames_of, set_display_matrix, write_sound, write_video
 
 from fairseq_mm.errors import UserError
 from fairseq_mm.extract.media_list import VIDEOS, list_images
@@ -81,13 +81,37 @@ def test_content_and_members_of_archives_are_read_in_place(folder, sound_video):
     assert len(read(first)) == 5
 
 
-@pytest.mark.parametrize(("degrees", "quarters"), [(90, 3), (180, 2), (270, 1)])
-def test_a_lying_video_is_turned_upright(folder, degrees, quarters):
-    path = write_video(folder / f"turned{degrees}.mp4", frames_of(3))
-    lying = read(path)
-    turn_display_matrix(path, degrees)
-    # numpy turns against the clock
-    np.testing.assert_array_equal(read(path), np.rot90(lying, quarters, axes=(1, 2)))
+ORIENTATIONS = {  # numbers a, b, c, d of the display matrix -> frames as a player shows them
+    (1, 0, 0, 1): lambda frames: frames,
+    (-1, 0, 0, 1): lambda frames: frames[:, :, ::-1],
+    (1, 0, 0, -1): lambda frames: frames[:, ::-1],
+    (-1, 0, 0, -1): lambda frames: frames[:, ::-1, ::-1],
+    (0, 1, 1, 0): lambda frames: frames.swapaxes(1, 2),
+    (0, 1, -1, 0): lambda frames: frames.swapaxes(1, 2)[:, :, ::-1],
+    (0, -1, 1, 0): lambda frames: frames.swapaxes(1, 2)[:, ::-1],
+    (0, -1, -1, 0): lambda frames: frames.swapaxes(1, 2)[:, ::-1, ::-1],
+}
+
+
+def remux(path: str, target) -> str:
+    with av.open(path) as source, av.open(str(target), "w") as out:
+        stream = out.add_stream_from_template(source.streams.video[0])
+        for packet in source.demux(video=0):
+            if packet.dts is not None:
+                packet.stream = stream
+                out.mux(packet)
+    return str(target)
+
+
+@pytest.mark.parametrize("suffix", [".mp4", ".mov", ".mkv"])
+@pytest.mark.parametrize("numbers", ORIENTATIONS)
+def test_frames_are_turned_and_mirrored_by_all_orientations(tmp_path, suffix, numbers):
+    path = write_video(tmp_path / f"v{suffix.replace('mkv', 'mp4')}", frames_of(3))
+    plain = read(path)
+    set_display_matrix(path, numbers)
+    if suffix == ".mkv":
+        path = remux(path, tmp_path / "v.mkv")
+    np.testing.assert_array_equal(read(path), ORIENTATIONS[numbers](plain))
 
 
 def test_odd_sizes_are_read(folder):
