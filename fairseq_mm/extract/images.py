@@ -18,7 +18,9 @@ This module imports neither torch nor fairseq, since it runs in the decoding pro
 """
 
 import contextlib
+import io
 import warnings
+import zlib
 from collections.abc import Iterator
 from typing import BinaryIO, Union
 
@@ -35,8 +37,9 @@ FORMATS = (
     *("JPEG", "PNG", "GIF", "BMP", "DIB", "WEBP", "TIFF", "MPO", "PPM", "AVIF", "HEIF"),
     *("JPEG2000", "PCX", "TGA"),
 )
-# first bytes of JPEG and PNG files
-_COMMON_FORMATS = (b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n")
+# first bytes of PNG files, and of JPEG files
+PNG = b"\x89PNG\r\n\x1a\n"
+_COMMON_FORMATS = (b"\xff\xd8\xff", PNG)
 HEIF_BRANDS = (b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", b"mif1", b"msf1")
 # libjpeg keeps all coefficients of a progressive file, two bytes each, whatever the reduction
 PROGRESSIVE_FACTOR = 4
@@ -110,10 +113,37 @@ def _decode(stream: BinaryIO, max_pixels: int) -> Image.Image:
     (Image.preinit if head.startswith(_COMMON_FORMATS) else Image.init)()
     # AVIF and HEIF are in some installations only
     formats = [name for name in FORMATS if name in Image.OPEN]
-    with Image.open(stream, formats=formats) as image:
-        _limit_size(image, max_pixels)
-        image.load()  # Image.open reads the head only, and the stream is closed after this block
-        return _to_rgb(_rotate_upright(image))
+
+    def load(stream: BinaryIO) -> Image.Image:
+        with Image.open(stream, formats=formats) as image:
+            _limit_size(image, max_pixels)
+            image.load()  # Image.open reads the head only, and the stream is closed afterwards
+            return _to_rgb(_rotate_upright(image))
+
+    try:
+        return load(stream)
+    except (ValueError, SyntaxError, OSError):
+        if not head.startswith(PNG):
+            raise
+        # Pillow refuses pictures whose metadata are large or damaged
+        return load(_drop_png_metadata(stream))
+
+
+def _drop_png_metadata(stream: BinaryIO) -> BinaryIO:
+    """Return a PNG with the chunks that the pixels and the orientation of the image depend on."""
+    stream.seek(0)
+    content = stream.read()
+    kept, start = [PNG], len(PNG)
+    while start < len(content):
+        end = start + 12 + int.from_bytes(content[start : start + 4], "big")
+        name, data = content[start + 4 : start + 8], content[start + 8 : end - 4]
+        is_whole = zlib.crc32(name + data).to_bytes(4, "big") == content[end - 4 : end]
+        has_orientation = name == b"eXIf" or data.startswith(b"XML:com.adobe.xmp\0\0")
+        # a capital letter begins the names of chunks that every reader needs
+        if name[:1].isupper() or name == b"tRNS" or (is_whole and has_orientation):
+            kept.append(content[start:end])
+        start = end
+    return io.BytesIO(b"".join(kept))
 
 
 def _limit_size(image: Image.Image, max_pixels: int) -> None:

@@ -6,6 +6,7 @@ import struct
 import sys
 import tarfile
 import tempfile
+import zlib
 
 import numpy as np
 import pytest
@@ -163,6 +164,35 @@ def test_a_truncated_file_is_refused(form):
     content = encoded(Image.fromarray(noise), form)
     with pytest.raises(UserError, match=r"cannot be decoded: .*(truncated|not process)"):
         read_image(content[: len(content) // 2])
+
+
+def png_chunk(name, data, *, is_damaged=False):
+    check = zlib.crc32(name + data) ^ is_damaged
+    return struct.pack(">I", len(data)) + name + data + struct.pack(">I", check)
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (png_chunk(b"iCCP", b"x\0\0" + zlib.compress(bytes(1 << 21))), b""),
+        (png_chunk(b"zTXt", b"x\0\0" + zlib.compress(bytes(1 << 21))), b""),
+        (png_chunk(b"iTXt", b"x\0\1\0\0\0" + zlib.compress(bytes(1 << 21))), b""),
+        (png_chunk(b"tEXt", b"x\0" + bytes(1 << 20)) * 70, b""),
+        (b"", png_chunk(b"zTXt", b"x\0\0" + zlib.compress(bytes(1 << 21)))),
+        (png_chunk(b"tEXt", b"x\0y", is_damaged=True), b""),
+        (b"", png_chunk(b"tIME", b"x", is_damaged=True)),
+        (png_chunk(b"gAMA", b"x"), png_chunk(b"abCd", b"x", is_damaged=True)),
+    ],
+)
+def test_metadata_of_a_png_do_not_hide_its_pixels(colours, before, after):
+    exif = Image.Exif()
+    exif[0x0112] = 3
+    content = encoded(colours, "PNG", exif=exif)
+    content = content[:33] + before + content[33:-12] + after + content[-12:]
+    expected = np.rot90(np.asarray(colours), 2)
+    np.testing.assert_array_equal(np.asarray(read_image(content)), expected)
+    with pytest.raises(UserError):  # pixels are not lost without a word
+        read_image(content[: content.index(b"IDAT") + 40])
 
 
 @pytest.mark.parametrize("form", ["EPS", "ICO", "ICNS"])
