@@ -174,6 +174,8 @@ class Parser(argparse.ArgumentParser):
                 self.error(f"{name} must be a path, but is empty")
         # not left to parse_args, which argparse does not call for an action such as `store info`;
         # here the message has the name and the options of the action's parser
+        if len(unknown) == 1 and getattr(namespace, "out", "") is None and unknown[0][0] != "-":
+            namespace.out = unknown.pop()  # argparse gives no `?` a word that follows options
         if unknown:
             self.error(f"unrecognized arguments: {' '.join(unknown)}")
         return namespace, unknown

@@ -240,6 +240,10 @@ def _import(args: argparse.Namespace) -> None:
         grid=args.grid,
         preprocessing=_complete_preprocessing(args.preprocessing),
     )
+    if args.extractor and args.layer:
+        from fairseq_mm.extract.networks import check_layer
+
+        check_layer(args.extractor, args.layer)
     attributes.update(_parse_attribute(text) for text in args.attribute)
     import_features(
         source,

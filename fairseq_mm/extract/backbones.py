@@ -304,7 +304,7 @@ def build_image_backbone(
         options = {"transform_input": True, "init_weights": False}
     with seeded(seed if weights == RANDOM else 0):
         network = vars(torchvision.models)[model](weights=None, **options).eval()
-    layers = _cut_after(network, model, layer)
+    layers = cut_after(network, model, layer)
     needed = list(layers.state_dict())  # the names of tensors are as in the whole network
     recorded = _load_weights(network, model, weights, seed=seed, needed=needed)
     fold_norms(layers, fuse)  # after the weights are loaded, since it may rename tensors
@@ -378,7 +378,7 @@ def default_layer(model: str, grid: bool) -> str:
     raise UserError(f"--model {model}: has no default layer. Choose one with --layer.")
 
 
-def _cut_after(network: nn.Module, model: str, layer: str) -> nn.Module:
+def cut_after(network: nn.Module, model: str, layer: str) -> nn.Module:
     """Return the network up to ``layer``, without the modules that the layer does not need.
 
     ``model`` is the name of the model, for messages.
@@ -403,7 +403,7 @@ def fold_norms(layers: nn.Module, fuse: Fuse = fuse_for_evaluation) -> None:
     The features change only by float32 rounding; MobileNet-v2 needs a quarter less time on a CPU.
 
     Args:
-        layers: Graph of a network that ends at a layer, see :func:`_cut_after`; changed in place.
+        layers: Graph of a network that ends at a layer, see :func:`cut_after`; changed in place.
         fuse: Function that merges a convolution and its normalisation.
     """
     modules = dict(layers.named_modules())

@@ -5,18 +5,22 @@ import fnmatch
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, Optional
 
+import torch
+
 from fairseq_mm.compat import float32_by_default
 from fairseq_mm.compat.deferred_imports import OF_TORCHVISION, deferred
 from fairseq_mm.errors import UserError, import_extra
 from fairseq_mm.extract.backbones import (
+    POOLED,
     Backbone,
     build_clip_backbone,
     build_image_backbone,
+    cut_after,
     list_clip_models,
     list_image_models,
 )
+from fairseq_mm.extract.timm_backbones import GRID_LAYER, POOLED_LAYER, build_timm
 from fairseq_mm.extract.timm_backbones import PREFIX as TIMM
-from fairseq_mm.extract.timm_backbones import build_timm
 
 with deferred(OF_TORCHVISION):
     import torchvision
@@ -117,6 +121,21 @@ def build_backbone(
         raise UserError(f"--layer: is for models of torchvision; {model} has --grid or not.")
     choices = {name: layers[name] for name in family.choices}
     return family.build(model, weights=weights, seed=seed, **choices)
+
+
+def check_layer(model: str, layer: str) -> None:
+    """Raise UserError if a network that this package builds does not have the layer."""
+    if model.startswith(TIMM):
+        known = (POOLED_LAYER, GRID_LAYER)
+    elif model in list_clip_models():
+        known = (POOLED,)
+    else:
+        if model in list_image_models():
+            with torch.device("meta"):  # without weights in memory
+                cut_after(vars(torchvision.models)[model](weights=None), model, layer)
+        return
+    if layer not in known:
+        raise UserError(f"--layer {layer}: must be {' or '.join(known)} for {model}.")
 
 
 def refuse_options(model: str, kind: str, options: Mapping[str, object]) -> None:

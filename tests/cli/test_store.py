@@ -61,7 +61,7 @@ def run(capsys, command):
 def test_import_says_what_it_wrote(folder, capsys):
     status, out, err = run(
         capsys,
-        "import rows.npy rows.h5 --ids ids.txt --dtype float16 --extractor alexnet --layer fc7 "
+        "import rows.npy rows.h5 --ids ids.txt --dtype float16 --extractor alexnet --layer classifier.5 "
         '--weights weights.pt --preprocessing {"resize":"squash","resize_size":224} '
         "--attribute stride=8 --attribute frame_rate=2.5 --attribute note=my=images",
     )
@@ -76,7 +76,7 @@ def test_import_says_what_it_wrote(folder, capsys):
     assert store.attributes == {
         "imported_from": "rows.npy",
         "extractor": "alexnet",
-        "layer": "fc7",
+        "layer": "classifier.5",
         "weights": "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad",
         "grid": 0,
         "preprocessing": Preprocessing(resize="squash", resize_size=224).to_json(),
@@ -178,7 +178,7 @@ def test_merge_and_convert_say_what_they_wrote(store, folder, capsys):
 
 def test_the_output_is_named_by_its_option(store, capsys):
     assert run(capsys, "import rows.npy --output one.h5 --ids ids.txt --key new_*")[0] == 0
-    assert run(capsys, "import rows.npy two.h5 --ids ids.txt --key new_*")[0] == 0
+    assert run(capsys, "import rows.npy --ids ids.txt two.h5 --key new_*")[0] == 0
     assert Path("one.h5").stat().st_size == Path("two.h5").stat().st_size
     assert run(capsys, "merge one.h5 --output three.h5")[0] == 0
     assert FeatureStore("three.h5").ids == FeatureStore("one.h5").ids
@@ -220,6 +220,14 @@ def test_the_output_is_named_by_its_option(store, capsys):
         (
             'import rows.npy x.h5 --ids ids.txt --preprocessing {"rezise":"squash"}',
             "cannot be understood",
+        ),
+        *(
+            (f"import rows.npy x.h5 --ids ids.txt --extractor {extractor} --layer pool", message)
+            for extractor, message in (
+                ("resnet18", "--layer pool: resnet18 has no such layer. Near: "),
+                ("timm:resnet18", "--layer pool: must be pre_logits or forward_features for timm"),
+                ("r3d_18", "--layer pool: must be pooled for r3d_18"),
+            )
         ),
         ("info none.h5", "none.h5: feature store not found"),
         ("convert rows.npy x.h5", "rows.npy: is no HDF5 file"),

@@ -231,7 +231,7 @@ def test_default_layers_exist_in_other_families(name, pooled_dim, grid_rows):
 def test_what_enters_the_classifier_where_a_norm_stands_before_it():
     network = models.convnext_tiny(weights=None).eval()
     rows = LayerRows(
-        backbones._cut_after(network, "convnext_tiny", default_layer("convnext_tiny", False)),
+        backbones.cut_after(network, "convnext_tiny", default_layer("convnext_tiny", False)),
         grid=False,
     )
     x = images(64)
