@@ -224,13 +224,14 @@ def with_options(
 
     ``normalize`` is one of ``NORMALIZATIONS``; :class:`Preprocessing` explains the other options.
     If ``size`` is given without ``resize_size``, images are resized to ``size``. There is one
-    exception: if the short side is resized and the centre is cropped, ``resize_size`` changes in
-    proportion to ``size``: from 256 to 512 if ``size`` changes from 224 to 448. Options without
+    exception: if images are resized as by default and the centre is cropped, ``resize_size``
+    changes in proportion to ``size``: from 256 to 512 if ``size`` changes from 224 to 448. Options
+    without
     effect are set to fixed values, so that two preprocessings with the same effect are equal.
     """
     resize, crop, side = resize or default.resize, crop or default.crop, size or default.size
     if not resize_size or resize == "none":
-        crops_default = resize == default.resize == "short" and crop != "none"
+        crops_default = resize == default.resize and crop != "none"
         resize_size = round(side * default.resize_size / default.size) if crops_default else side
     if resize == "squash" and resize_size == side:
         crop = "none"  # the crop would change nothing

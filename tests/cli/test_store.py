@@ -61,7 +61,8 @@ def run(capsys, command):
 def test_import_says_what_it_wrote(folder, capsys):
     status, out, err = run(
         capsys,
-        "import rows.npy rows.h5 --ids ids.txt --dtype float16 --extractor alexnet --layer classifier.5 "
+        "import rows.npy rows.h5 --ids ids.txt --dtype float16 --extractor alexnet "
+        "--layer classifier.5 "
         '--weights weights.pt --preprocessing {"resize":"squash","resize_size":224} '
         "--attribute stride=8 --attribute frame_rate=2.5 --attribute note=my=images",
     )

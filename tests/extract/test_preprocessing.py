@@ -3,10 +3,17 @@
 import numpy as np
 import pytest
 import torch
+import torchvision
 from PIL import Image
 from torchvision import transforms
 
 from fairseq_mm.errors import UserError
+from fairseq_mm.extract.backbones import (
+    default_preprocessing,
+    get_weights_entry,
+    list_image_models,
+)
+from fairseq_mm.extract.extractor import build_extractor
 from fairseq_mm.extract.preprocessing import Preprocessing, with_options
 
 
@@ -124,3 +131,31 @@ def test_json_gives_the_same_preprocessing_back():
 def test_values_are_checked(change, message):
     with pytest.raises(UserError, match=message):
         Preprocessing(**change)
+
+
+@pytest.mark.parametrize("model", list_image_models())
+def test_images_are_preprocessed_as_all_weights_of_torchvision_need(model):
+    image = noise(97, 61)
+    for entry in type(get_weights_entry(model, "DEFAULT")):
+        final = with_options(default_preprocessing(model, entry.name))
+        ours = final.normalized(torch.from_numpy(final.apply(image)[None].copy()))[0]
+        torch.testing.assert_close(ours, entry.transforms()(image), atol=1e-6, rtol=0)
+
+
+@pytest.mark.parametrize("model", ["resnet18", "efficientnet_b1", "squeezenet1_1"])
+def test_the_final_extractor_gives_the_networks_own_features(model):
+    extractor = build_extractor(model, weights="none", seed=1)
+    torch.manual_seed(1)
+    network = vars(torchvision.models)[model](weights=None).eval()
+    transform = next(iter(type(get_weights_entry(model, "DEFAULT")))).transforms()
+    image = noise(97, 61)
+    with torch.inference_mode():
+        x = transform(image)[None]
+        if model == "resnet18":
+            network.fc = torch.nn.Identity()
+            expected = network(x)
+        else:
+            expected = network.features(x).mean((2, 3))
+    torch.testing.assert_close(
+        torch.from_numpy(extractor.extract([image])[0]), expected, atol=1e-5, rtol=1e-4
+    )

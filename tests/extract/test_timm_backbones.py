@@ -69,15 +69,24 @@ def test_features_are_timms_own(name, tmp_path):
     assert grid.identity["layer"] == "forward_features"
 
 
-def test_squashed_images_are_timms_own(monkeypatch):
-    network = timm.create_model("test_vit")
-    config = {**timm.data.resolve_model_data_config(network), "crop_mode": "squash"}
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"crop_mode": "squash", "crop_pct": 0.875},  # resized to 182 x 182, then cropped
+        {"crop_mode": "squash", "crop_pct": 1.0},
+        {"crop_mode": "squash", "input_size": (3, 64, 64), "crop_pct": 64 / 73.5},
+        {"crop_pct": 0.9, "interpolation": "bilinear"},
+        {"crop_pct": 1.0, "interpolation": "nearest", "mean": (0.5,) * 3, "std": (0.3, 0.4, 0.5)},
+        {"input_size": (3, 96, 96), "interpolation": "lanczos"},
+    ],
+)
+def test_the_final_extractor_preprocesses_as_timm(monkeypatch, tmp_path, change):
+    network = saved("test_resnet", tmp_path / "w.safetensors")
+    config = {**timm.data.resolve_model_data_config(network), **change}
     monkeypatch.setattr(timm.data, "resolve_model_data_config", lambda _: config)
-    preprocessing = build_timm("timm:test_vit", weights="none").preprocessing
-    assert (preprocessing.resize, preprocessing.crop) == ("squash", "center")
-    expected = timm.data.create_transform(**config, is_training=False)(noise())
-    found = preprocessing.normalized(torch.from_numpy(preprocessing.apply(noise())[None].copy()))
-    assert_close(found[0], expected)
+    extractor = build_extractor("timm:test_resnet", weights=str(tmp_path / "w.safetensors"))
+    for image in (noise(), noise(301, 64), noise(40, 50)):
+        assert_close(extractor.extract([image])[0], own_features(network, image)[0])
     config["crop_mode"] = "border"
     with pytest.raises(UserError, match=r"preprocessing cannot be recorded .*crop border"):
         build_timm("timm:test_vit", weights="none")
