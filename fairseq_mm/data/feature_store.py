@@ -31,20 +31,13 @@ import h5py
 import numpy as np
 
 from fairseq_mm.data.feature_sources import Source, SourceTable, read_sources
-from fairseq_mm.data.feature_store_checksum import content_checksum
+from fairseq_mm.data.feature_store_checksum import EXTRACTOR_ATTRIBUTES, content_checksum
 from fairseq_mm.data.feature_store_file import open_hdf5, read_layout, size_and_time
 from fairseq_mm.data.input_files import read_json
 from fairseq_mm.errors import UserError
 
 Progress = Callable[[Iterable[str]], Iterable[str]]
 
-# attributes that must agree wherever features of two extractors could be mixed
-EXTRACTOR_ATTRIBUTES = (
-    *("extractor", "weights", "layer", "grid", "preprocessing"),
-    *("frame_rate", "stride"),  # only videos have these
-    "weights_digest",  # only networks of timm have one
-    "decoder",  # only if Pillow did not decode the images
-)
 # attributes that describe the extractor further, and may differ between features that fit together:
 # version of the network's library, and config of a network of transformers
 EXTRACTOR_NOTES = ("library", "network_config")
@@ -85,8 +78,9 @@ class FeatureStore:
         rows_finite: True if all features were checked, by the writer or by ``check_finite``.
         has_checksum: True if the metadata match the checksum in the file; False if the file has no
             checksum of its metadata.
-        content_checksum: Checksum of ids and features from the time of writing; empty in stores of
-            earlier versions.
+        content_checksum: Checksum of ids, features and extractor from the time of writing; empty
+            in stores of other programs.
+        has_digest: True if this checksum covers the extractor; False in stores of earlier versions.
     """
 
     def __init__(
@@ -105,6 +99,7 @@ class FeatureStore:
         self.rows_finite = layout.rows_finite
         self.has_checksum = layout.has_checksum
         self.content_checksum = layout.content_checksum
+        self.has_digest = layout.has_digest
         self._offsets = layout.offsets
         self._num_rows = int(layout.offsets[-1])
         self._rows_offset = layout.rows_offset
@@ -211,9 +206,9 @@ class FeatureStore:
         checksum = content_checksum(FeatureStore(self.path), progress)
         if self.content_checksum not in ("", checksum):
             raise UserError(
-                f"{self.path}: its ids and rows do not match the checksum that they were written "
-                "with: some were changed or exchanged. Copy the store anew from where it is whole, "
-                "or make it again."
+                f"{self.path}: its ids, rows or extractor do not match the checksum that they were "
+                "written with: some were changed or exchanged. Copy the store anew from where it "
+                "is whole, or make it again."
             )
         return checksum
 
@@ -483,6 +478,10 @@ def _merge_attributes(stores: Sequence[FeatureStore], ignore_extractors: bool) -
     for store in stores:
         for name, value in store.attributes.items():
             known, path = first.setdefault(name, (value, store.path))
+            # earlier versions recorded another digest of the weights
+            is_older = len({str(x).rpartition(":")[0] for x in (known, value)}) > 1
+            if name == "weights_digest" and is_older:
+                continue
             if known != value and name in EXTRACTOR_ATTRIBUTES and not ignore_extractors:
                 raise UserError(
                     f"{store.path}: made with {name} = {value!r}, but {path} with "

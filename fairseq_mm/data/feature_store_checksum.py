@@ -6,15 +6,17 @@ trailer has the position of the features, and a SHA-256 of all other bytes (meta
 The SHA-256 is checked before libhdf5 reads anything, which takes a few milliseconds. A program that
 changes a store through libhdf5 cuts the trailer off; the store can still be read.
 
-The attribute ``content_checksum`` covers each id together with its features, so that exchanged ids
-are found. It is compared by ``fairseq-mm doctor``, by ``fairseq-mm store verify``, and by every
-command that opens a store without a trailer.
+The attribute ``digest`` covers each id together with its features, so that exchanged ids are found,
+and the attributes that identify the extractor. In stores of earlier versions it is named
+``content_checksum`` and does not cover the extractor. It is compared by ``fairseq-mm doctor``, by
+``fairseq-mm store verify``, and by every command that opens a store without a trailer.
 """
 
 import hashlib
+import json
 import os
 import struct
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, BinaryIO, Callable
 
 import h5py
@@ -25,6 +27,13 @@ from fairseq_mm.errors import UserError
 _TRAILER = struct.Struct("<16sQQ32s")
 _MARK = b"fairseq_mm sum 1"
 _PIECE = 1 << 20
+# attributes that must agree wherever features of two extractors could be mixed
+EXTRACTOR_ATTRIBUTES = (
+    *("extractor", "weights", "layer", "grid", "preprocessing"),
+    *("frame_rate", "stride"),  # only videos have these
+    "weights_digest",  # only networks of timm have one
+    "decoder",  # only if Pillow did not decode the images
+)
 
 
 def check_metadata(path: str) -> bool:
@@ -101,16 +110,24 @@ def checksum_text(total: int) -> str:
     return f"{total % (1 << 256):064x}"
 
 
-def content_checksum(store: Any, progress: Callable[[Iterable[str]], Iterable[str]] = iter) -> str:
-    """Return the hexadecimal checksum of a store's ids, dtype and features.
+def extractor_checksum(attributes: Mapping[str, Any]) -> int:
+    """Return the checksum of the attributes that must agree for features to fit together."""
+    values = {name: attributes[name] for name in EXTRACTOR_ATTRIBUTES if name in attributes}
+    text = json.dumps(values, sort_keys=True, default=lambda value: value.item())  # NumPy's numbers
+    return int.from_bytes(hashlib.sha256(text.encode()).digest(), "big")
 
-    Attributes, the order of the ids and the layout of the file do not change the checksum.
+
+def content_checksum(store: Any, progress: Callable[[Iterable[str]], Iterable[str]] = iter) -> str:
+    """Return the hexadecimal checksum of a store's ids, dtype, features and extractor.
+
+    Other attributes, the order of the ids and the layout of the file do not change the checksum.
     ``store`` is a :class:`.FeatureStore` without key prefix; ``progress`` wraps the iteration over
     its ids.
     """
     # a sum, so that shards merged in any order have the checksum of one run
     return checksum_text(
-        sum(
+        (extractor_checksum(store.attributes) if store.has_digest else 0)
+        + sum(
             item_checksum(key, store.dim, store.dtype.name, store.read(key).tobytes())
             for key in progress(store.ids)
         )

@@ -156,8 +156,9 @@ def _check_same_extractor(stores: Sequence[FeatureStore]) -> None:
     for store in stores[1:]:
         for name in EXTRACTOR_ATTRIBUTES:
             values = [other.attributes.get(name, "nothing") for other in (stores[0], store)]
-            # earlier versions recorded no digest of open_clip's weights
-            is_older = name == "weights_digest" and "nothing" in values
+            # earlier versions recorded another digest of the weights, or none
+            forms = {str(value).rpartition(":")[0] for value in values}
+            is_older = name == "weights_digest" and ("nothing" in values or len(forms) > 1)
             if values[0] != values[1] and not is_older:
                 raise UserError(
                     f"{store.path}: made with {name} = {values[1]!r}, but {stores[0].path} with "

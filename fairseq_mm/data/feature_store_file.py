@@ -16,7 +16,7 @@ FORMAT = "fairseq_mm feature store"
 FORMAT_VERSION = 1
 MEMBERS = ("features", "offsets", "ids")
 # attributes of the file itself, not of the features: a copy must not inherit them
-FILE_ATTRIBUTES = ("format", "format_version", "rows_finite", "content_checksum")
+FILE_ATTRIBUTES = ("format", "format_version", "rows_finite", "content_checksum", "digest")
 # features compress by a small factor; a file that declares more would fill the reader's memory
 MAX_COMPRESSION = 128
 
@@ -52,6 +52,7 @@ class StoreLayout:
     size_and_time: tuple[int, int]
     has_checksum: bool
     content_checksum: str
+    has_digest: bool
 
 
 def read_layout(path: str) -> StoreLayout:
@@ -95,6 +96,8 @@ def _parse_layout(
         raise UserError(f"{path}: `ids` must be UTF-8: {error}") from None
     # h5py gives no offset for chunked, compressed or compact data
     offset = features.id.get_offset() if features.chunks is None else None
+    has_digest = "digest" in file.attrs
+    name = "digest" if has_digest else "content_checksum"
     return StoreLayout(
         ids=keys,
         offsets=_read_offsets(path, offsets, len(keys), num_rows),
@@ -110,7 +113,8 @@ def _parse_layout(
         rows_offset=offset if features.dtype.isnative else None,
         size_and_time=stat,
         has_checksum=has_checksum,
-        content_checksum=str(_to_python_value(file.attrs.get("content_checksum", ""))),
+        content_checksum=str(_to_python_value(file.attrs.get(name, ""))),
+        has_digest=has_digest,
     )
 
 

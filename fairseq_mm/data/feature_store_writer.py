@@ -39,7 +39,12 @@ import numpy as np
 import fairseq_mm
 from fairseq_mm.data.feature_sources import DIGEST_BYTES, Source, SourceTable
 from fairseq_mm.data.feature_store import PIECE_BYTES, is_finite, not_finite_message
-from fairseq_mm.data.feature_store_checksum import add_checksum, checksum_text, item_checksum
+from fairseq_mm.data.feature_store_checksum import (
+    add_checksum,
+    checksum_text,
+    extractor_checksum,
+    item_checksum,
+)
 from fairseq_mm.data.feature_store_file import FILE_ATTRIBUTES, FORMAT, FORMAT_VERSION
 from fairseq_mm.data.folder_lock import locked_folder
 from fairseq_mm.data.input_files import read_json
@@ -362,7 +367,8 @@ class FeatureStoreWriter:
             file.attrs["format"] = FORMAT
             file.attrs["format_version"] = FORMAT_VERSION
             file.attrs["rows_finite"] = True
-            file.attrs["content_checksum"] = checksum_text(self._content_checksum)
+            digest = self._content_checksum + extractor_checksum(self.attributes)
+            file.attrs["digest"] = checksum_text(digest)
             for name, value in {**self.attributes, "created": self._created}.items():
                 file.attrs[name] = value
             file["offsets"] = offsets

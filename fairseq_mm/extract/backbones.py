@@ -121,6 +121,7 @@ class Backbone(NamedTuple):
         preprocessing: Preprocessing that the weights were trained with.
         digest: SHA-256 of the values of the weights, see :func:`.compute_weights_digest`; empty for
             networks of this package and of torchvision.
+        former_digest: The same as earlier versions computed it.
         library: Name and version of the library of the network, such as ``timm 1.0.31``; empty for
             networks of this package and of torchvision.
     """
@@ -132,6 +133,7 @@ class Backbone(NamedTuple):
     grid: bool
     preprocessing: Preprocessing
     digest: str = ""
+    former_digest: str = ""
     library: str = ""
 
 

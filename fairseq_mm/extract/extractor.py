@@ -502,7 +502,9 @@ def build_extractor_from_identity(
     family = find_family(model)
     choices = {name: options[name] for name in family.choices}
     backbone = family.build(model, weights=weights, seed=seed, **choices)
-    check_same_weights(identity, backbone.digest, backbone.layer, backbone.library)
+    check_same_weights(
+        identity, backbone.digest, backbone.former_digest, backbone.layer, backbone.library
+    )
     if replaces_published:
         backbone = backbone._replace(weights=recorded)
     cls = ClipPreprocessing if is_video else Preprocessing

@@ -10,7 +10,7 @@ from typing import Any
 
 from fairseq_mm.data.input_files import parse_json
 from fairseq_mm.errors import UserError
-from fairseq_mm.extract.weights import PUBLISHERS
+from fairseq_mm.extract.weights import PUBLISHERS, WITH_NAMES
 
 # attributes of a feature store that determine the rows of an image
 IDENTITY = ("extractor", "weights", "layer", "grid", "preprocessing")
@@ -50,7 +50,9 @@ def check_same_extractor(
     """
     check_is_recorded(recorded, recorded_by)
     check_is_recorded(other, given_by)
-    has_digests = WEIGHTS_DIGEST in recorded and WEIGHTS_DIGEST in other
+    # digests of earlier versions are without the names of the tensors
+    kinds = [str(x.get(WEIGHTS_DIGEST, "-")).startswith(WITH_NAMES) for x in (recorded, other)]
+    has_digests = WEIGHTS_DIGEST in recorded and WEIGHTS_DIGEST in other and len({*kinds}) == 1
     recorded, other = ({DECODER: PILLOW, **attributes} for attributes in (recorded, other))
     for name in (*IDENTITY, DECODER, *((WEIGHTS_DIGEST,) if has_digests else ())):
         ours, theirs = _normalize(name, recorded[name]), _normalize(name, other[name])
@@ -78,24 +80,27 @@ def has_name_and_digest(identity: Mapping[str, object]) -> bool:
 
 
 def check_same_weights(
-    identity: Mapping[str, object], digest: str, layer: str, library: str
+    identity: Mapping[str, object], digest: str, former_digest: str, layer: str, library: str
 ) -> None:
     """Check that a network has the weights and the layer that a feature store records.
 
     Args:
         identity: Attributes of the store or of a checkpoint.
         digest: Digest of the network's weights; empty if the network has none.
+        former_digest: The same as earlier versions recorded it.
         layer: Name of the layer whose output the network returns.
         library: Name and version of the library that built the network.
     """
     if not digest:
         return
     recorded = str(identity.get(WEIGHTS_DIGEST, digest))
+    if not recorded.startswith(WITH_NAMES):
+        digest = former_digest
     versions = f"recorded with {identity.get('library', 'no version')}; installed is {library}"
     if recorded != digest:
         raise UserError(
-            f"{identity['extractor']}: its weights must have the digest {recorded[:12]}... of the "
-            f"weights that made the features, but have {digest[:12]}... ({versions})."
+            f"{identity['extractor']}: its weights must have the digest {_shorten(recorded)} of "
+            f"the weights that made the features, but have {_shorten(digest)} ({versions})."
         )
     if layer != str(identity["layer"]):
         raise UserError(
@@ -119,5 +124,5 @@ def _normalize(name: str, value: Any) -> object:
 
 
 def _shorten(value: object) -> str:
-    text = str(value)
+    text = str(value).removeprefix(WITH_NAMES)
     return text[:12] + "..." if len(text) == 64 else text  # a SHA-256 is long

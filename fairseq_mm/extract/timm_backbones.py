@@ -136,6 +136,7 @@ def build_timm(
         grid,
         _get_preprocessing(timm, network, model),
         digest=compute_weights_digest(network, needed),
+        former_digest=compute_weights_digest(network, needed, has_names=False),
         library=f"timm {timm.__version__}",
     )
 

@@ -22,6 +22,8 @@ from fairseq_mm.errors import UserError, first_line, import_extra
 
 MAX_NAMED = 4
 RANDOM = "none"
+# prefix of digests of weights that cover the names of the tensors
+WITH_NAMES = "names:"
 SUFFIXES = (".pt", ".pth", ".bin", ".safetensors")
 # libraries that fetch weights by their name
 PUBLISHERS = ("torchvision", "timm")
@@ -174,15 +176,22 @@ def check_finite(model: nn.Module, *, needed: Collection[str], origin: str) -> N
         raise UserError(f"{origin}: has NaN or infinite values in {name_some(broken)}.")
 
 
-def compute_weights_digest(network: nn.Module, needed: Collection[str]) -> str:
+def compute_weights_digest(
+    network: nn.Module, needed: Collection[str], *, has_names: bool = True
+) -> str:
     """Compute a SHA-256 of the values of a network's weights.
 
-    The digest does not depend on the names and the order of the tensors, which change between
-    versions of a library, or on the format and the dtype of the file with the weights.
+    The digest does not depend on the order of the tensors, or on the format and the dtype of the
+    file with the weights.
 
     Args:
         network: Network with float32 weights.
         needed: Names of the tensors that the features depend on.
+        has_names: Include the names of the tensors; False for the digest of earlier versions, by
+            which two exchanged layers of one shape were the same.
+
+    Returns:
+        ``names:`` and the digest; without names the digest alone.
     """
     digests = []
     for name, tensor in network.state_dict().items():
@@ -190,8 +199,9 @@ def compute_weights_digest(network: nn.Module, needed: Collection[str]) -> str:
         if name in needed and tensor.is_floating_point():
             values = tensor.detach().contiguous().numpy()
             shape = ",".join(map(str, values.shape)).encode()
-            digests.append(hashlib.sha256(shape + b"|" + values.tobytes()).digest())
-    return hashlib.sha256(b"".join(sorted(digests))).hexdigest()
+            head = name.encode() + b"|" + shape if has_names else shape
+            digests.append(hashlib.sha256(head + b"|" + values.tobytes()).digest())
+    return WITH_NAMES * has_names + hashlib.sha256(b"".join(sorted(digests))).hexdigest()
 
 
 def name_some(names: Sequence[str]) -> str:

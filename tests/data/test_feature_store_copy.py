@@ -1,6 +1,7 @@
 """Merging and converting: no row changes but as asked, and the order does not change the sum."""
 
 import hashlib
+import json
 import os
 
 import numpy as np
@@ -148,8 +149,10 @@ def test_the_checksum_is_the_sum_of_the_items_and_not_of_their_order(write_store
     for key in ("i1", "i2"):
         content = f"{key}\0{DIM}\0float16\0".encode() + ITEMS[key].astype(np.float16).tobytes()
         items += int(hashlib.sha256(content).hexdigest(), 16)
-    a = content_checksum(FeatureStore(write_store("a.h5", ["i1", "i2"])))
-    b = content_checksum(FeatureStore(write_store("b.h5", ["i2", "i1"], {})))
+    items += int(hashlib.sha256(json.dumps({"extractor": "net"}).encode()).hexdigest(), 16)
+    a = content_checksum(FeatureStore(write_store("a.h5", ["i1", "i2"], {"extractor": "net"})))
+    more = {"extractor": "net", "note": "x"}
+    b = content_checksum(FeatureStore(write_store("b.h5", ["i2", "i1"], more)))
     assert a == b == f"{items % 2**256:064x}"
     wide = write_store("c.h5", ["i1", "i2"], dtype="float32")
     assert content_checksum(FeatureStore(wide)) != a

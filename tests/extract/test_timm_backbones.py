@@ -11,6 +11,7 @@ from PIL import Image
 
 from fairseq_mm.errors import UserError
 from fairseq_mm.extract.extractor import build_extractor, build_extractor_from_identity
+from fairseq_mm.extract.identity import check_same_extractor
 from fairseq_mm.extract.networks import build_backbone, list_models
 from fairseq_mm.extract.timm_backbones import build_timm
 
@@ -152,6 +153,17 @@ def test_the_digest_is_of_the_values_that_features_depend_on(tmp_path):
     state = network.state_dict()
     torch.save({"state_dict": {**state, "head.bias": torch.ones(1000)}}, tmp_path / "w.pth")
     assert build_timm("timm:test_vit", weights=str(tmp_path / "w.pth")).digest == digest
+    # two exchanged tensors of one shape
+    exchanged = {**state, "norm.bias": state["norm.weight"], "norm.weight": state["norm.bias"]}
+    torch.save(exchanged, tmp_path / "w.pth")
+    other = build_timm("timm:test_vit", weights=str(tmp_path / "w.pth"))
+    assert other.digest != digest
+    # the digest of earlier versions, by which stores and checkpoints are recognised
+    assert other.former_digest == build_timm("timm:test_vit", weights=path).former_digest
+    one = build_extractor("timm:test_vit", weights=path).identity
+    earlier = {**one, "weights_digest": other.former_digest}
+    assert build_extractor_from_identity(earlier, path).identity == one
+    check_same_extractor(earlier, one)
     state["norm.bias"] = state["norm.bias"] + 1
     torch.save(state, tmp_path / "w.pth")
     assert build_timm("timm:test_vit", weights=str(tmp_path / "w.pth")).digest != digest
