@@ -12,8 +12,7 @@ checkpoint was trained on; its weights file is searched next to the checkpoint.
 Run the command again to update the index: it reads new and changed images only,
 and images that have vanished leave the index. --checkpoint is then not needed,
 because the index records it. If a run is interrupted, run the same command again
-to continue it. A search that runs at the same time reads the former index or the
-new one.
+to continue it. Delete the index to make it with another checkpoint.
 
 Images that cannot be read are reported at the end, one line each, and are not in
 the index. They are tried again in the next run. The exit status is 2 only if no
@@ -32,23 +31,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("folder", metavar="FOLDER", help="Folder of images, with its subfolders.")
     arguments.add(
         parser,
-        *("checkpoint", "weights", "output"),
+        *("checkpoint", "weights", "output", "device", "batch_size", "max_pixels"),
         checkpoint={
             "required": False,
             "help": "Checkpoint of an image-sentence embedding, or folder with "
             "one (default: the checkpoint that the index records).",
         },
         output={"help": "Index to write or update (default: .fairseq_mm/index.h5 in FOLDER)."},
-    )
-    parser.add_argument(
-        "--rebuild",
-        action="store_true",
-        help="Embed all images anew with the checkpoint that --checkpoint names, and replace the "
-        "index.",
-    )
-    arguments.add(
-        parser.add_argument_group("run"),
-        *("device", "batch_size", "max_pixels"),
         batch_size={
             "help": "Number of images per batch; changes speed and memory, not results (default: "
             "16; 128 on a GPU)."
@@ -59,7 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     arguments.check(args)
     register_quietly()
-    from fairseq_mm.inference.image_indexing import index_folder
+    from fairseq_mm.inference.image_index import index_folder
 
     try:
         summary = index_folder(
@@ -67,7 +56,6 @@ def run(args: argparse.Namespace) -> int:
             args.checkpoint,
             weights=args.weights,
             index=args.output,
-            rebuild=args.rebuild,
             device=args.device,
             batch_size=args.batch_size,
             max_pixels=args.max_pixels,
@@ -80,18 +68,9 @@ def run(args: argparse.Namespace) -> int:
         # a name may contain line breaks
         shown = path if path.isprintable() else ascii(path)
         print(f"fairseq-mm index: {shown}: {reason}", file=sys.stderr)
-    changes = [
-        f"{number:,} {what}"
-        for number, what in (
-            (summary.num_new, "new"),
-            (summary.num_changed, "changed"),
-            (summary.num_removed, "removed"),
-        )
-        if number
-    ]
-    text = f"{summary.path}: {counted(summary.num_images, 'image')}"
-    text += f", {', '.join(changes)}" if changes else ", nothing has changed"
-    if summary.unreadable:
-        text += f"; {len(summary.unreadable):,} could not be read"
-    print(f"{text}.")
+    print(
+        f"{summary.path}: {counted(summary.num_images, 'image')}, {summary.num_new:,} new, "
+        f"{summary.num_changed:,} changed, {summary.num_removed:,} removed, "
+        f"{len(summary.unreadable):,} unreadable."
+    )
     return 0

@@ -12,8 +12,8 @@ queries, each has its own list after a line with the query. The search is exact:
 compares the query with all images of the index.
 
 Words that the model does not know are reported on stderr and left out. Images that
-have vanished or changed since they were indexed are left out, too, and counted on
-stderr: update the index with fairseq-mm index FOLDER.
+have vanished since they were indexed are left out and counted on stderr. Update the
+index after changes of the folder: fairseq-mm index FOLDER.
 
 Fields of --jsonl: id (path of the image in FOLDER), path, score, rank, query.
 --html writes a page with thumbnails; a click on a thumbnail opens the image.
@@ -21,8 +21,12 @@ Fields of --jsonl: id (path of the image in FOLDER), path, score, rank, query.
 
 import argparse
 import json
+import os
 import sys
+from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
 from fairseq_mm.cli import arguments
 from fairseq_mm.cli.arguments import Rule
@@ -33,6 +37,8 @@ from fairseq_mm.errors import UserError
 
 if TYPE_CHECKING:
     from fairseq_mm.inference.image_index import SearchResult
+
+_SIDE = 320  # pixels of a thumbnail
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -110,13 +116,11 @@ def run(args: argparse.Namespace) -> int:
     stale = {name for result in results for name in result.stale}
     if not any(result.images for result in results):
         raise UserError(
-            f"{args.folder}: none of the {len(index):,} images of the index is there as it was "
-            f"indexed: update the index (fairseq-mm index {args.folder})."
+            f"{args.folder}: none of the {len(index):,} images of the index is there: update the "
+            f"index (fairseq-mm index {args.folder})."
         )
     if args.html:
-        from fairseq_mm.cli.search_page import write_search_page
-
-        write_search_page(args, queries, results, len(index))
+        _write_page(args, queries, results, len(index))
     _write(args, queries, results)
     for query, result in zip(queries, results):
         if result.unknown_words:
@@ -128,8 +132,8 @@ def run(args: argparse.Namespace) -> int:
     if stale:
         number = counted(len(stale), "image is", "images are")
         print(
-            f"{number} left out, vanished or changed since the folder was indexed: update the "
-            f"index (fairseq-mm index {args.folder})",
+            f"{number} left out, vanished since the folder was indexed: update the index "
+            f"(fairseq-mm index {args.folder})",
             file=sys.stderr,
         )
     return 0
@@ -165,3 +169,44 @@ def _write(args: argparse.Namespace, queries: list[str], results: "list[SearchRe
                     print(image.rank, f"{image.score:.4f}", image.path, sep="\t", file=file)
     if args.output:
         print(f"wrote {args.output}: {counted(number, 'image')}", file=sys.stderr)
+
+
+def _write_page(
+    args: argparse.Namespace,
+    queries: Sequence[str],
+    results: "Sequence[SearchResult]",
+    num_images: int,
+) -> None:
+    """Write the page of ``--html``: each query with thumbnails of the images found for it."""
+    from fairseq_mm.extract.media_list import MediaFile
+    from fairseq_mm.report.html_page import Section, render_page, write_page
+    from fairseq_mm.report.item_gallery import Item, ItemText, gallery_section
+    from fairseq_mm.report.thumbnails import thumbnail_uri
+
+    # relative links, so that a page in the folder can be moved or copied with it
+    folder = os.path.dirname(os.path.abspath(args.html))
+
+    def build_item(name: str, path: str, scores: dict[str, float]) -> Item:
+        uri = thumbnail_uri(MediaFile(name, path), _SIDE)
+        link = quote(os.path.relpath(path, folder))
+        return Item(name, [ItemText(None, scores)], {name: uri}, {name: link})
+
+    sections: list[Section] = []
+    for number, (query, result) in enumerate(zip(queries, results)):
+        is_image = number >= len(args.queries)
+        if is_image:
+            item = build_item(os.path.basename(query), query, {})
+            sections.append(gallery_section([item], heading="Query"))
+        items = [
+            build_item(image.id, image.path, {"score": image.score}) for image in result.images
+        ]
+        unknown = ", ".join(result.unknown_words)
+        note = f"Left out, because the model does not know them: {unknown}" if unknown else ""
+        # a single query is the title of the page
+        heading = "Nearest" if is_image or len(queries) == 1 else query
+        sections.append(gallery_section(items, heading=heading, note=note))
+    title = queries[0] if len(queries) == 1 else counted(len(queries), "query", "queries")
+    page = render_page(title, sections, subtitle=f"{num_images:,} images in {args.folder}")
+    write_page(Path(args.html), page)
+    number = sum(len(result.images) for result in results)
+    print(f"wrote {args.html}: {counted(number, 'image')}", file=sys.stderr)

@@ -245,21 +245,6 @@ class FeatureStoreWriter:
         self._forget_items()
         self._resume()
 
-    def compute_rows_checksum(self) -> int:
-        """Return the CRC-32 of all features, in the order in which they were appended."""
-        checksum = 0
-        with open(self._file("rows"), "rb") as rows:
-            while piece := rows.read(PIECE_BYTES):
-                checksum = zlib.crc32(piece, checksum)
-        return checksum
-
-    def add_attributes(self, attributes: Mapping[str, object]) -> None:
-        """Add attributes to the finished store, such as the path of a file.
-
-        Unlike the attributes of the constructor, they may differ when an interrupted run continues.
-        """
-        self.attributes.update(_check_attributes(attributes))
-
     def refuse_others_than(self, keys: Iterable[str]) -> None:
         """Check that all ids in the folder ``<path>.partial`` are among ``keys``. Raise UserError
         if an id is not: the folder was begun for other files."""

@@ -1,47 +1,56 @@
-"""Searches a person's own folder of images by sentences or by other images.
+"""Indexes a person's own folder of images, and searches it by sentences or by other images.
 
-:func:`.index_folder` makes the index, a feature store with the vector of each image. It records
-the checkpoint that made the vectors, so that a search needs the folder only. The network for images
-is loaded only for query images.
+An index is a feature store of embeddings, as ``fairseq-mm embed`` writes them. It records the path
+and the digest of the checkpoint, so that a search needs the folder only.
 """
 
-import json
+import contextlib
+import itertools
 import os
-import zlib
-from collections.abc import Iterable, Mapping, Sequence
-from functools import cached_property
+from collections.abc import Iterable
 from typing import Any, NamedTuple, Optional
 
 import numpy as np
+from tqdm.auto import tqdm
 
 from fairseq_mm.data.feature_store import FeatureStore
+from fairseq_mm.data.feature_store_writer import FeatureStoreWriter
 from fairseq_mm.errors import UserError
 from fairseq_mm.extract.hashed_file import describe_change
-from fairseq_mm.extract.images import AnyImage
-from fairseq_mm.extract.media_list import MediaFile
+from fairseq_mm.extract.images import MAX_PIXELS, AnyImage
+from fairseq_mm.extract.media_list import IMAGES, list_folder
 from fairseq_mm.generation.config import typed_option
-from fairseq_mm.inference.checkpoint import Checkpoint
-from fairseq_mm.inference.checkpoint_files import Path, checkpoint_file
-from fairseq_mm.inference.embedder import Embedder
+from fairseq_mm.inference.checkpoint_files import Path
+from fairseq_mm.inference.embedder import Embedder, load_embedder
 from fairseq_mm.inference.extractor_provenance import VECTORS_EXTRACTOR
 from fairseq_mm.inference.readers import list_of_several
-from fairseq_mm.retrieval.nearest_vectors import nearest
+from fairseq_mm.retrieval.nearest_vectors import nearest, unit_vectors
 
-# hidden: neither the index nor extract lists images in it
-INDEX_NAME = os.path.join(".fairseq_mm", "index.h5")
-# attributes that fairseq-mm embed does not write
-_ATTRIBUTES = (
-    *("checkpoint", "checkpoint_bytes", "checkpoint_time", "image_extractor", "vectors_checksum"),
-)
-# norms of vectors of unit length, with the roundings of float32
-_UNIT_NORMS = (0.999, 1.001)
-# an index that is replaced while it is opened is opened again: it has then been moved into place
-_OPENINGS = 5
-_ANEW = "make it anew: fairseq-mm index FOLDER --checkpoint PATH --rebuild."
+# images whose vectors are computed and written at a time: an interruption loses at most so many
+_PIECE = 32
+# with fewer images, a progress bar would only flash
+_MANY = 20
 
 
-class NotAnIndexError(UserError):
-    """Error for an undamaged feature store that is no index of images."""
+class IndexSummary(NamedTuple):
+    """Result of :func:`index_folder`: the content of the index, and its changes.
+
+    Attributes:
+        path: Path of the index.
+        num_images: Number of images in the index.
+        num_new: Number of images that were not in the index before.
+        num_changed: Number of images in the index whose files had changed.
+        num_removed: Number of images that left the index, because their files have vanished or can
+            no longer be read.
+        unreadable: Path and reason of each file and subfolder that cannot be read.
+    """
+
+    path: str
+    num_images: int
+    num_new: int
+    num_changed: int
+    num_removed: int
+    unreadable: list[tuple[str, str]]
 
 
 class FoundImage(NamedTuple):
@@ -66,8 +75,8 @@ class SearchResult(NamedTuple):
     Attributes:
         images: The images nearest to the query, nearest first.
         unknown_words: Words of the sentence that the model does not know, which were left out.
-        stale: Ids of images that would be among the nearest, but have vanished or changed since
-            they were indexed; they are left out.
+        stale: Ids of images that would be among the nearest, but have vanished since they were
+            indexed; they are left out.
     """
 
     images: list[FoundImage]
@@ -77,71 +86,135 @@ class SearchResult(NamedTuple):
 
 def index_path(folder: Path) -> str:
     """Return the path of a folder's index, ``.fairseq_mm/index.h5`` in the folder."""
-    return os.path.join(os.fspath(folder), INDEX_NAME)
+    # a hidden folder: neither the index nor extract lists images in it
+    return os.path.join(os.fspath(folder), ".fairseq_mm", "index.h5")
 
 
-def check_same_model(
-    attributes: Mapping[str, Any], digest: str, extractor: Mapping[str, Any], path: str, file: str
-) -> None:
-    """Check that an index was made with a checkpoint and its extractor.
+def _load_model(
+    store: Optional[FeatureStore],
+    checkpoint: Optional[Path],
+    weights: Optional[Path],
+    device: Optional[str],
+) -> Embedder:
+    """Load the embedding model ``checkpoint`` or, if it is None, the model that ``store`` records.
+
+    Raise UserError if the vectors of the store were made by another model.
+    """
+    recorded = {} if store is None else store.attributes
+    checkpoint = checkpoint or str(recorded.get("checkpoint", ""))
+    if weights is None and os.path.isfile(str(recorded.get("image_weights", ""))):
+        weights = str(recorded["image_weights"])
+    if not checkpoint or (store is not None and not os.path.exists(checkpoint)):
+        where = f"{store.path}: its checkpoint {checkpoint} is missing" if store else "no index yet"
+        raise UserError(
+            f"{where}: give the checkpoint of an embedding model (--checkpoint PATH; in Python "
+            "checkpoint=...)."
+        )
+    embedder = load_embedder(
+        checkpoint, weights=None if weights is None else os.fspath(weights), device=device
+    )
+    if store is not None:
+        embedder.check_vectors(store.attributes, store.dim, what=store.path)
+    return embedder
+
+
+def index_folder(
+    folder: Path,
+    checkpoint: Optional[Path] = None,
+    *,
+    weights: Optional[Path] = None,
+    index: Optional[Path] = None,
+    device: Optional[str] = None,
+    batch_size: Optional[int] = None,
+    max_pixels: int = MAX_PIXELS,
+    show_progress: bool = False,
+) -> IndexSummary:
+    """Make or update the index of a folder: embed all images, or only new and changed images.
+
+    If the call is interrupted, the next call continues it.
 
     Args:
-        attributes: Attributes of the index.
-        digest: Digest of the checkpoint, see :attr:`.Checkpoint.digest`.
-        extractor: Attributes of the extractor that the checkpoint records.
-        path: Path of the index, for messages.
-        file: Path of the checkpoint, for messages.
+        folder: Folder of the images, which is searched with all subfolders.
+        checkpoint: Checkpoint of an embedding model (such as ``vse_bow``), or folder with one;
+            None for the path that the existing index records.
+        weights: Weights file (state dict) of the image extractor; None for the file beside the
+            checkpoint that has the recorded digest.
+        index: Path of the index; None for ``.fairseq_mm/index.h5`` in the folder.
+        device: ``cpu``, ``cuda``, ``cuda:1``; by default a GPU if there is one.
+        batch_size: Number of images per batch, see :meth:`.ImageReader.read_features`.
+        max_pixels: Maximum number of pixels of an image, see :meth:`.ImageReader.read_features`.
+        show_progress: Show a progress bar on stderr, if it is a terminal.
     """
-    remedy = (
-        "give that checkpoint, or index all images anew: "
-        "fairseq-mm index FOLDER --checkpoint PATH --rebuild."
+    listed, unreadable = list_folder(os.fspath(folder))
+    if not listed:
+        raise UserError(
+            f"{folder}: no images found (suffixes: {' '.join(sorted(IMAGES.suffixes))})"
+        )
+    files = {file.key: file for file in listed}
+    path = index_path(folder) if index is None else os.fspath(index)
+    old = FeatureStore(path) if os.path.exists(path) else None
+    if old is not None and "checkpoint" not in old.attributes:
+        raise UserError(f"{path}: is a feature store, but no index of fairseq-mm index.")
+    embedder = _load_model(old, checkpoint, weights, device)
+    attributes = {
+        "extractor": VECTORS_EXTRACTOR,
+        "weights": embedder.digest,
+        "checkpoint": os.path.abspath(embedder.files[0]),
+        "image_weights": os.path.abspath(embedder.weights) if embedder.weights else "",
+    }
+    if index is None:
+        with contextlib.suppress(OSError):  # the writer reports it
+            os.makedirs(os.path.dirname(path), exist_ok=True)
+
+    def is_unchanged(key: str, store: Any) -> bool:
+        source = store.get_source(key) if key in files else None
+        return source is not None and describe_change(files[key], source) is None
+
+    with FeatureStoreWriter(
+        path,
+        dim=embedder.models[0].embed_dim,
+        dtype="float32",
+        attributes=attributes,
+        overwrite=True,
+    ) as writer:
+        # an interrupted run has left vectors, whose files may have changed since
+        writer.remove({key for key in writer.done if not is_unchanged(key, writer)})
+        before = set() if old is None else set(old.ids)
+        for key in (key for key in files if key in before and key not in writer.done):
+            if old is not None and is_unchanged(key, old):
+                writer.append(key, old.read(key), old.get_source(key))
+        kept = before & set(writer.done)
+        unread = [file for key, file in files.items() if key not in writer.done]
+        results = zip(
+            unread, embedder.read_files(unread, batch_size=batch_size, max_pixels=max_pixels)
+        )
+        # without a terminal, None disables the bar
+        is_hidden = None if show_progress and len(unread) >= _MANY else True
+        with tqdm(total=len(unread), unit=" images", disable=is_hidden) as bar:
+            while piece := list(itertools.islice(results, _PIECE)):
+                bad = [(file, x) for file, (x, _) in piece if isinstance(x, UserError)]
+                unreadable += [(file.name, str(error)) for file, error in bad]
+                good = [(file, x, y) for file, (x, y) in piece if not isinstance(x, UserError)]
+                vectors = embedder.embed_features([features for _, features, _ in good])
+                for (file, _, source), vector in zip(good, vectors):
+                    writer.append(file.key, vector, source)
+                bar.update(len(piece))
+        present = set(writer.done)
+        if not present:
+            writer.discard()
+            raise UserError(
+                f"none of the {len(files):,} images can be read; the first is "
+                f"{': '.join(unreadable[0])}"
+            )
+        writer.finish()
+    return IndexSummary(
+        path,
+        num_images=len(present),
+        num_new=len(present - before),
+        num_changed=len(present & before) - len(kept),
+        num_removed=len(before - present),
+        unreadable=sorted(unreadable),
     )
-    if attributes.get("weights") != digest:
-        raise UserError(
-            f"{path}: was made with the checkpoint {attributes.get('weights')}, but {file} is "
-            f"{digest}: {remedy}"
-        )
-    if attributes.get("image_extractor") != describe_extractor(extractor):
-        raise UserError(f"{path}: was made with another image extractor than {file}: {remedy}")
-
-
-def describe_extractor(identity: Mapping[str, Any]) -> str:
-    """Return the extractor attributes ``identity`` as JSON, as an index stores them."""
-    return json.dumps(dict(identity), sort_keys=True, default=str)
-
-
-def open_index_store(path: str) -> FeatureStore:
-    """Open an index of images as a feature store."""
-    try:
-        store = FeatureStore(path)
-    except UserError as error:
-        raise UserError(f"{str(error).rstrip('.')}. If it is damaged, {_ANEW}") from None
-    if store.attributes.get("extractor") != VECTORS_EXTRACTOR or not all(
-        name in store.attributes for name in _ATTRIBUTES
-    ):
-        raise NotAnIndexError(f"{path}: is a feature store, but no index of fairseq-mm index.")
-    if not store.has_checksum:
-        raise UserError(f"{path}: has lost its checksum: it was cut or changed; {_ANEW}")
-    return store
-
-
-def find_recorded_checkpoint(store: FeatureStore) -> str:
-    """Return the path of the checkpoint that an index, opened as ``store``, records. Raise
-    UserError if there is no such file any more."""
-    file = str(store.attributes["checkpoint"])
-    if not os.path.isfile(file):
-        raise UserError(
-            f"{store.path}: was made with the checkpoint {file}, which is not there any more: "
-            "give its path (--checkpoint PATH; in Python checkpoint=...)."
-        )
-    return file
-
-
-def find_recorded_weights(store: FeatureStore) -> Optional[str]:
-    """Return the path of the extractor's weights file that an index, opened as ``store``, records.
-    Return None if it records no path, or there is no such file any more."""
-    path = str(store.attributes.get("extractor_weights", ""))
-    return path if os.path.isfile(path) else None
 
 
 class ImageIndex:
@@ -153,12 +226,8 @@ class ImageIndex:
 
     Args:
         folder: Folder of the images.
-        store: Index of the folder.
-        checkpoint: Checkpoint of the embedding model, or folder with one; None for the path that
-            the index records.
-        weights: Weights file (state dict) of the image extractor, for query images. With None,
-            the file is searched at the path that the index records, then beside the checkpoint.
-        device: Device of the models, such as ``cpu`` or ``cuda``.
+        store: Feature store of embeddings; its ids are the paths of the images in the folder.
+        embedder: Embedding model that made the vectors.
 
     Attributes:
         path: Path of the index.
@@ -166,28 +235,12 @@ class ImageIndex:
         vectors: [images, K] float32 vectors of unit length.
     """
 
-    def __init__(
-        self,
-        folder: Path,
-        store: FeatureStore,
-        *,
-        checkpoint: Optional[Path] = None,
-        weights: Optional[Path] = None,
-        device: str = "cpu",
-    ) -> None:
+    def __init__(self, folder: Path, store: FeatureStore, embedder: Embedder) -> None:
         self.folder = os.fspath(folder)
         self.path = store.path
         self.ids = store.ids
-        self.vectors = store.read_all()
-        self._checkpoint = checkpoint
-        self._weights = weights
-        self._device = device
-        self._store = store
-        self._check(store)
-        # the records of the files are read now: the index may be replaced later
-        if store.count_sources() != len(store):
-            raise UserError(f"{self.path}: has no record of some images; {_ANEW}")
-        store.close()
+        self.vectors = unit_vectors(store.read_all(), f"{self.path}:", names=self.ids)
+        self.embedder = embedder
 
     @classmethod
     def open(
@@ -199,67 +252,27 @@ class ImageIndex:
         weights: Optional[Path] = None,
         device: str = "cpu",
     ) -> "ImageIndex":
-        """Read the index of a folder into memory.
-
-        If another process replaces the index at the same time, either the former or the new index
-        is read.
+        """Read the index of a folder into memory, and load its embedding model.
 
         Args:
             folder: Folder of the images.
             index: Path of the index; None for ``.fairseq_mm/index.h5`` in the folder.
-            checkpoint: See :class:`ImageIndex`.
-            weights: See :class:`ImageIndex`.
-            device: See :class:`ImageIndex`.
+            checkpoint: Checkpoint that made the index; None for the path that the index records.
+            weights: Weights file (state dict) of the image extractor, for query images; None for
+                the path that the index records, or else the file beside the checkpoint.
+            device: Device of the models, such as ``cpu`` or ``cuda``.
         """
-        folder = os.fspath(folder)
-        if not os.path.isdir(folder):
-            raise UserError(f"{folder}: no such folder.")
         path = index_path(folder) if index is None else os.fspath(index)
         if not os.path.exists(path):
             raise UserError(
                 f"{path}: no such index. Make it first: fairseq-mm index {folder} --checkpoint "
                 "PATH."
             )
-        options: Any = {"checkpoint": checkpoint, "weights": weights, "device": device}
-        for _ in range(_OPENINGS - 1):
-            before = _identify_file(path)
-            try:
-                return cls(folder, open_index_store(path), **options)
-            except UserError:
-                if _identify_file(path) == before:
-                    raise
-        return cls(folder, open_index_store(path), **options)
+        store = FeatureStore(path)
+        return cls(folder, store, _load_model(store, checkpoint, weights, device))
 
     def __len__(self) -> int:
         return len(self.ids)
-
-    def __repr__(self) -> str:
-        return f"ImageIndex({self.folder!r}: {len(self)} images, {self.path!r})"
-
-    @cached_property
-    def embedder(self) -> Embedder:
-        """Embedding model that made the vectors."""
-        if self._checkpoint is None:
-            file = find_recorded_checkpoint(self._store)
-        else:
-            file = checkpoint_file(os.fspath(self._checkpoint))
-        attributes = self._store.attributes
-        status = os.stat(file)
-        recorded = (attributes["checkpoint_bytes"], attributes["checkpoint_time"])
-        checkpoint = Checkpoint.open(file)
-        checkpoint.check_embedding()
-        digest = str(attributes["weights"])
-        # hashing takes longer than all the rest, so that path, size and time of the file decide
-        # first; of another path, they do not: files of an archive may all have one time, and
-        # checkpoints of one architecture one size
-        is_recorded = os.path.realpath(file) == os.path.realpath(str(attributes["checkpoint"]))
-        if not is_recorded or (status.st_size, status.st_mtime_ns) != recorded:
-            digest = checkpoint.digest
-        check_same_model(attributes, digest, checkpoint.extractor, self.path, file)
-        weights = self._weights or find_recorded_weights(self._store)
-        return Embedder(
-            checkpoint.build(self._device), weights=None if weights is None else os.fspath(weights)
-        )
 
     def search(self, texts: Iterable[str], count: int = 10) -> list[SearchResult]:
         """Find the images that are nearest to each sentence.
@@ -272,9 +285,6 @@ class ImageIndex:
             One result for each sentence, with all images if the index has fewer than ``count``.
         """
         texts = list_of_several(texts, "texts")
-        for text in texts:
-            if not typed_option("texts", text, str).strip():
-                raise UserError("a query must be a sentence or a word, but is empty.")
         vectors = self.embedder.embed_texts(texts, ignore_unknown=True)
         results = self.search_vectors(vectors, count)
         return [
@@ -290,9 +300,6 @@ class ImageIndex:
         Args:
             images: Paths, contents of files (bytes), open images or arrays.
             count: Number of images to find for each query image.
-
-        Returns:
-            One result for each query image.
         """
         return self.search_vectors(self.embedder.embed_images(images), count)
 
@@ -304,76 +311,26 @@ class ImageIndex:
         Args:
             vectors: [queries, K] float32 vectors of unit length, made by the same model.
             count: Number of images to find for each vector.
-
-        Returns:
-            One result for each vector.
         """
         count = typed_option("count", count, int)
         if count < 1:
             raise UserError(f"`count` must be 1 or more, but is {count}.")
-        if vectors.ndim != 2 or vectors.shape[1] != self.vectors.shape[1]:
-            raise UserError(
-                f"query vectors must be [queries, {self.vectors.shape[1]}], but are "
-                f"{list(vectors.shape)}."
-            )
-        is_stale: dict[str, bool] = {}
-        return [self._search_one(vector[None], count, is_stale) for vector in vectors]
+        return [self._search_one(vector[None], count) for vector in vectors]
 
-    def _search_one(self, query: np.ndarray, count: int, is_stale: dict[str, bool]) -> SearchResult:
-        """Find the ``count`` images that are nearest to the vector ``query`` [1, K].
-
-        Images that have vanished or changed since they were indexed are left out. ``is_stale`` says
-        which of the images checked so far have vanished or changed, by id; it is updated.
-        """
+    def _search_one(self, query: np.ndarray, count: int) -> SearchResult:
         number = min(count, len(self))
         while True:
-            places, scores = nearest(query, self.vectors, number, longest=_UNIT_NORMS[1])
+            places, scores = nearest(query, self.vectors, number)
             images: list[FoundImage] = []
             stale = []
             for place, score in zip(places[0].tolist(), scores[0].tolist()):
                 name = self.ids[place]
-                if name not in is_stale:
-                    is_stale[name] = self._has_changed(name)
-                if is_stale[name]:
+                path = os.path.join(self.folder, name)
+                if not os.path.exists(path):
                     stale.append(name)
                 elif len(images) < count:
-                    path = os.path.join(self.folder, name)
                     images.append(FoundImage(name, path, score, len(images) + 1))
             if len(images) == count or number == len(self):
                 return SearchResult(images, [], stale)
-            # some of the nearest are stale: others take their places
+            # some of the nearest have vanished: others take their places
             number = min(2 * number, len(self))
-
-    def _has_changed(self, name: str) -> bool:
-        source = self._store.get_source(name)
-        assert source is not None  # checked when the index was opened
-        file = MediaFile(name, os.path.join(self.folder, name))
-        return describe_change(file, source) is not None
-
-    def _check(self, store: FeatureStore) -> None:
-        """Raise UserError if the index does not have one vector of unit length per image, or if the
-        vectors do not match the checksum of ``store``, from which they were read."""
-        if not len(store) or self.vectors.shape[0] != len(store):
-            raise UserError(
-                f"{self.path}: must have one vector for each image, but has "
-                f"{len(self.vectors)} for {len(store)}; {_ANEW}"
-            )
-        norms = np.sqrt(np.einsum("nk,nk->n", self.vectors, self.vectors))
-        low, high = _UNIT_NORMS
-        # not the store's own checksum of its content, which takes ten times as long
-        if (
-            zlib.crc32(self.vectors) != store.attributes["vectors_checksum"]
-            or self.vectors.dtype != np.float32
-            or not ((norms >= low) & (norms <= high)).all()
-        ):
-            raise UserError(f"{self.path}: its vectors are damaged; {_ANEW}")
-
-
-def _identify_file(path: str) -> Optional[Sequence[int]]:
-    """Return three numbers that change if another file replaces the file at ``path``: inode, size
-    and time. Return None if there is no file."""
-    try:
-        status = os.stat(path)
-    except OSError:
-        return None
-    return status.st_ino, status.st_size, status.st_mtime_ns
