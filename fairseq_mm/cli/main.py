@@ -83,6 +83,8 @@ GONE = {
     "hf:": "`--model timm:NAME` (CLIP, SigLIP, DINO, ...)",
     "open_clip:": "`--model timm:NAME` (CLIP, SigLIP, DINO, ...)",
     "score --mauve-model": "--metrics bertscore, with --bert-model FOLDER",
+    "index --rebuild": "it without --rebuild after you have deleted the index",
+    "serve --token-file": "--auth-file FILE with lines NAME:PASSWORD",
 }
 
 # subcommands that look for their checkpoint: `doctor` lists a missing one among other problems,
