@@ -18,7 +18,7 @@ from fairseq_mm.data.feature_store_writer import FeatureStoreWriter
 from fairseq_mm.errors import UserError
 from fairseq_mm.extract.hashed_file import describe_change
 from fairseq_mm.extract.images import MAX_PIXELS, AnyImage
-from fairseq_mm.extract.media_list import IMAGES, list_folder
+from fairseq_mm.extract.media_list import IMAGES, MediaFile, list_folder
 from fairseq_mm.generation.config import typed_option
 from fairseq_mm.inference.checkpoint_files import Path
 from fairseq_mm.inference.embedder import Embedder, load_embedder
@@ -185,20 +185,8 @@ def index_folder(
                 writer.append(key, old.read(key), old.get_source(key))
         kept = before & set(writer.done)
         unread = [file for key, file in files.items() if key not in writer.done]
-        results = zip(
-            unread, embedder.read_files(unread, batch_size=batch_size, max_pixels=max_pixels)
-        )
-        # without a terminal, None disables the bar
-        is_hidden = None if show_progress and len(unread) >= _MANY else True
-        with tqdm(total=len(unread), unit=" images", disable=is_hidden) as bar:
-            while piece := list(itertools.islice(results, _PIECE)):
-                bad = [(file, x) for file, (x, _) in piece if isinstance(x, UserError)]
-                unreadable += [(file.name, str(error)) for file, error in bad]
-                good = [(file, x, y) for file, (x, y) in piece if not isinstance(x, UserError)]
-                vectors = embedder.embed_features([features for _, features, _ in good])
-                for (file, _, source), vector in zip(good, vectors):
-                    writer.append(file.key, vector, source)
-                bar.update(len(piece))
+        options = {"batch_size": batch_size, "max_pixels": max_pixels}
+        unreadable += _append_vectors(writer, embedder, unread, options, show_progress)
         present = set(writer.done)
         if not present:
             writer.discard()
@@ -215,6 +203,30 @@ def index_folder(
         num_removed=len(before - present),
         unreadable=sorted(unreadable),
     )
+
+
+def _append_vectors(
+    writer: FeatureStoreWriter,
+    embedder: Embedder,
+    files: list[MediaFile],
+    options: dict[str, Any],
+    show_progress: bool,
+) -> list[tuple[str, str]]:
+    """Embed files, and append their vectors; return path and reason of each unreadable file."""
+    unreadable = []
+    # without a terminal, None disables the bar
+    is_hidden = None if show_progress and len(files) >= _MANY else True
+    results = zip(files, embedder.read_files(files, **options))
+    with tqdm(total=len(files), unit=" images", disable=is_hidden) as bar:
+        while piece := list(itertools.islice(results, _PIECE)):
+            bad = [(file, x) for file, (x, _) in piece if isinstance(x, UserError)]
+            unreadable += [(file.name, str(error)) for file, error in bad]
+            good = [(file, x, y) for file, (x, y) in piece if not isinstance(x, UserError)]
+            vectors = embedder.embed_features([features for _, features, _ in good])
+            for (file, _, source), vector in zip(good, vectors):
+                writer.append(file.key, vector, source)
+            bar.update(len(piece))
+    return unreadable
 
 
 class ImageIndex:
