@@ -17,7 +17,7 @@ from fairseq_mm.data.feature_store import FeatureStore
 from fairseq_mm.data.feature_store_writer import FeatureStoreWriter
 from fairseq_mm.errors import UserError
 from fairseq_mm.extract.hashed_file import describe_change
-from fairseq_mm.extract.images import MAX_PIXELS, AnyImage
+from fairseq_mm.extract.images import AnyImage
 from fairseq_mm.extract.media_list import IMAGES, MediaFile, list_folder
 from fairseq_mm.generation.config import typed_option
 from fairseq_mm.inference.checkpoint_files import Path
@@ -125,9 +125,8 @@ def index_folder(
     weights: Optional[Path] = None,
     index: Optional[Path] = None,
     device: Optional[str] = None,
-    batch_size: Optional[int] = None,
-    max_pixels: int = MAX_PIXELS,
     show_progress: bool = False,
+    **options: Any,
 ) -> IndexSummary:
     """Make or update the index of a folder: embed all images, or only new and changed images.
 
@@ -141,9 +140,8 @@ def index_folder(
             checkpoint that has the recorded digest.
         index: Path of the index; None for ``.fairseq_mm/index.h5`` in the folder.
         device: ``cpu``, ``cuda``, ``cuda:1``; by default a GPU if there is one.
-        batch_size: Number of images per batch, see :meth:`.ImageReader.read_features`.
-        max_pixels: Maximum number of pixels of an image, see :meth:`.ImageReader.read_features`.
         show_progress: Show a progress bar on stderr, if it is a terminal.
+        **options: ``batch_size`` and ``max_pixels`` of :meth:`.ImageReader.read_features`.
     """
     listed, unreadable = list_folder(os.fspath(folder))
     if not listed:
@@ -165,27 +163,18 @@ def index_folder(
     if index is None:
         with contextlib.suppress(OSError):  # the writer reports it
             os.makedirs(os.path.dirname(path), exist_ok=True)
-
-    def is_unchanged(key: str, store: Any) -> bool:
-        source = store.get_source(key) if key in files else None
-        return source is not None and describe_change(files[key], source) is None
-
+    dim = embedder.models[0].embed_dim
     with FeatureStoreWriter(
-        path,
-        dim=embedder.models[0].embed_dim,
-        dtype="float32",
-        attributes=attributes,
-        overwrite=True,
+        path, dim=dim, dtype="float32", attributes=attributes, overwrite=True
     ) as writer:
         # an interrupted run has left vectors, whose files may have changed since
-        writer.remove({key for key in writer.done if not is_unchanged(key, writer)})
+        writer.remove({key for key in writer.done if not _is_unchanged(files.get(key), writer)})
         before = set() if old is None else set(old.ids)
         for key in (key for key in files if key in before and key not in writer.done):
-            if old is not None and is_unchanged(key, old):
+            if old is not None and _is_unchanged(files[key], old):
                 writer.append(key, old.read(key), old.get_source(key))
         kept = before & set(writer.done)
         unread = [file for key, file in files.items() if key not in writer.done]
-        options = {"batch_size": batch_size, "max_pixels": max_pixels}
         unreadable += _append_vectors(writer, embedder, unread, options, show_progress)
         present = set(writer.done)
         if not present:
@@ -203,6 +192,11 @@ def index_folder(
         num_removed=len(before - present),
         unreadable=sorted(unreadable),
     )
+
+
+def _is_unchanged(file: Optional[MediaFile], store: Any) -> bool:
+    source = store.get_source(file.key) if file is not None else None
+    return source is not None and describe_change(file, source) is None
 
 
 def _append_vectors(
