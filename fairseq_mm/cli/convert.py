@@ -28,7 +28,7 @@ this dict.txt. An image network that VSE++ has fine-tuned becomes cnn.pt in the
 folder, for fairseq-mm extract --weights.
 
 An encoder of GLAC Net or of Transtory-XL, with decoder-N.pkl and vocab.pkl in
-the same folder (or --decoder and --vocabulary), becomes a folder with
+the same folder (or --vocabulary), becomes a folder with
 checkpoint_best.pt, dict.txt and its image network cnn.pt, for fairseq-mm tell.
 The released token <end> becomes two tokens, <sent> and </s>, with the same logit.
 The order of the other words by probability is unchanged, but perplexities are
@@ -59,18 +59,9 @@ ARGUMENTS: Rows = {
         "dict.wp_target.txt, or of the languages that its options name.",
         {"metavar": "DIR"},
     ),
-    "--encoder-json": (
-        "GPT-2's indices of pieces, for a BART of Hugging Face's (default: made from its merges, "
-        "which gives GPT-2's own).",
-        _FILE,
-    ),
     "--vocabulary": (
         "Words of a model of VSE++, its NAME_vocab.pkl, or of GLAC Net or Transtory-XL (default: "
         "vocab.pkl beside the encoder).",
-        _FILE,
-    ),
-    "--decoder": (
-        "Decoder of GLAC Net or Transtory-XL (default: decoder-N.pkl beside encoder-N.pkl).",
         _FILE,
     ),
 }
@@ -102,8 +93,8 @@ LAYOUTS = {
     _STORIES: Layout(options=("data", *convert_stories.OPTIONS)),
     _KIROS: Layout(),
     _VSEPP: Layout(options=("vocabulary",)),
-    _VISUAL_STORIES: Layout(options=("vocabulary", "decoder")),
-    _HF_BART: Layout("bart", "convert_bart", ("encoder_json",)),
+    _VISUAL_STORIES: Layout(options=("vocabulary",)),
+    _HF_BART: Layout("bart", "convert_bart"),
     _HF_T5: Layout("t5", "convert_t5"),
 }
 _MODEL_TYPES = {"bart": _HF_BART, "t5": _HF_T5, "mt5": _HF_T5}
@@ -166,7 +157,7 @@ def _convert_released(
     elif kind == _VSEPP:
         released = read_released_vsepp(args.source, state, args.vocabulary)
     else:
-        released = read_released_visual_stories(args.source, state, args.decoder, args.vocabulary)
+        released = read_released_visual_stories(args.source, state, args.vocabulary)
     result = convert_released(released, args.output, overwrite=args.overwrite)
     print(f"{args.source}: {released.tensors} tensors, all converted")
     for note in released.notes:

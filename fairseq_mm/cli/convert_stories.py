@@ -2,22 +2,18 @@
 
 import argparse
 import os
-import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
-from fairseq_mm.cli.arguments import FLAG, Rows, flag
+from fairseq_mm.cli.arguments import Rows, flag
 from fairseq_mm.errors import UserError
 
-_LISTED = 8  # number of names above which names that differ in numbers become one line
-_FILE = {"metavar": "FILE"}
+_LISTED = 8  # names of a kind of tensors
 ARGUMENTS: Rows = {
-    "--source-dictionary": ("Dictionary of the prompts, instead of the one of --data.", _FILE),
-    "--target-dictionary": ("Dictionary of the stories, instead of the one of --data.", _FILE),
     "--pretrained-checkpoint": (
         "Checkpoint of fairseq's on which a fusion model was trained, for its dropout and heads, "
         "which the fusion checkpoint lacks.",
-        _FILE,
+        {"metavar": "FILE"},
     ),
     # no default: an option that has a value counts as given, and other kinds of SOURCE refuse it
     "--compat": (
@@ -25,11 +21,6 @@ ARGUMENTS: Rows = {
         "or none (default: released).",
         {"choices": ("released", "none")},
     ),
-    "--layers-from-weights": (
-        "Take layers and sizes from the weights, not from the checkpoint's options.",
-        FLAG,
-    ),
-    "--allow-unexpected": ("Convert even if tensors of the checkpoint have no place.", FLAG),
 }
 OPTIONS = tuple(name[2:].replace("-", "_") for name in ARGUMENTS)
 
@@ -37,20 +28,25 @@ OPTIONS = tuple(name[2:].replace("-", "_") for name in ARGUMENTS)
 def run(args: argparse.Namespace, state: Mapping[str, Any]) -> None:
     """Convert the checkpoint ``args.source``; ``state`` is its loaded content."""
     from fairseq_mm.conversion import stories as converting
+    from fairseq_mm.conversion.foreign_checkpoint import read_foreign_checkpoint
 
     _check_output(args)
     checkpoint = converting.fairseq_stories(args.source, state)
     pretrained = None
     # fairseq's fusion checkpoint has the frozen weights, but not their dropout and heads
     if args.pretrained_checkpoint:
-        pretrained = converting.read_fairseq_stories(args.pretrained_checkpoint)
-    files = _dictionary_files(args, checkpoint.languages)
-    dictionaries = converting.load_story_dictionaries(*files, checkpoint.types, args.source)
+        path = args.pretrained_checkpoint
+        pretrained = converting.fairseq_stories(path, read_foreign_checkpoint(path))
+    if not args.data:
+        raise UserError("--data DIR is needed: the new checkpoint carries its dictionaries.")
+    source, target = checkpoint.languages
+    files = (os.path.join(args.data, f"dict.{source}.txt"),)
+    files += (os.path.join(args.data, f"dict.{target}.txt"),)
+    dictionaries = converting.load_story_dictionaries(files, checkpoint.types, args.source)
     result = converting.convert_stories(
         checkpoint,
         *dictionaries,
         compat=args.compat or "released",
-        layers_from_weights=args.layers_from_weights,
         pretrained=pretrained,
     )
     conversion = result.conversion
@@ -61,20 +57,14 @@ def run(args: argparse.Namespace, state: Mapping[str, Any]) -> None:
     for note in result.notes:
         print(f"note: {note}")
     if result.state is None:
-        hint = "no layers of fconv_self_att have weights of these shapes"
-        if result.fitting_options:
-            options = " ".join(_flag(x, value) for x, value in result.fitting_options.items())
-            name = converting.architecture_name({**result.options, **result.fitting_options})
-            hint = f"its weights fit --arch {name} {options}: convert with --layers-from-weights"
         raise UserError(
             f"{args.source}: {len(conversion.missing)} tensors are missing and "
-            f"{len(conversion.mismatched)} have other shapes than its options say; {hint}."
+            f"{len(conversion.mismatched)} have other shapes than its options say."
         )
-    if conversion.unexpected and not args.allow_unexpected:
+    if conversion.unexpected:
         raise UserError(
             f"{args.source}: {len(conversion.unexpected)} tensors have no place, so that the "
-            "converted model may compute something else; --allow-unexpected converts it "
-            "nevertheless."
+            "converted model would compute something else."
         )
     converting.save_checkpoint(result.state, args.output)
     parameters = sum(x.numel() for x in conversion.weights.values())
@@ -105,19 +95,6 @@ def _check_output(args: argparse.Namespace) -> None:
         raise UserError(f"{args.output}: exists already; --overwrite replaces it.")
 
 
-def _dictionary_files(args: argparse.Namespace, languages: tuple[str, str]) -> list[str]:
-    files = []
-    for side, language in zip(("source", "target"), languages):
-        file = getattr(args, f"{side}_dictionary")
-        if not file and not args.data:
-            raise UserError(
-                f"--data DIR or --{side}-dictionary FILE is needed: the new checkpoint carries "
-                "its dictionaries."
-            )
-        files.append(file or os.path.join(args.data, f"dict.{language}.txt"))
-    return files
-
-
 def _flag(name: str, value: Any) -> str:
     # layers are Python expressions with spaces, which a shell would split
     text = f"'{value}'" if " " in str(value) else value
@@ -138,33 +115,21 @@ def _table(num_tensors: int, conversion: Any) -> list[str]:
         f"{'left out':<12}{sum(map(len, left_out.values())):>7}",
     ]
     for reason, names in left_out.items():
-        lines += _fold((f"  {name}", f": {reason}") for name in names)
+        lines += _first([f"  {name}: {reason}" for name in names])
     for title in ("missing", "unexpected"):
         names = getattr(conversion, title)
         lines.append(f"{title:<12}{len(names):>7}")
-        lines += _fold((f"  {name}", "") for name in names)
+        lines += _first([f"  {name}" for name in names])
     lines.append(f"{'mismatched':<12}{len(conversion.mismatched):>7}")
-    lines += _fold(
-        (f"  {name}", f": {list(shape)} in the checkpoint, {list(expected)} by its options")
-        for name, shape, expected in conversion.mismatched
+    return lines + _first(
+        [
+            f"  {name}: {list(shape)} in the checkpoint, {list(expected)} by its options"
+            for name, shape, expected in conversion.mismatched
+        ]
     )
-    return lines
 
 
-def _fold(rows: Iterable[tuple[str, str]]) -> list[str]:
-    """Format pairs (name of a tensor, rest of the line) as lines.
-
-    If there are more than ``_LISTED`` pairs, tensors whose names differ only in the number of a
-    layer share one line.
-    """
-    # a model of 15 layers has hundreds of tensors, which differ in the number of their layer
-    rows = list(rows)
-    if len(rows) <= _LISTED:
-        return [name + rest for name, rest in rows]
-    counts: dict[tuple[str, str], list[str]] = {}
-    for name, rest in rows:
-        counts.setdefault((re.sub(r"(?<=\.)\d+(?=\.)", "*", name), rest), []).append(name)
-    return [
-        f"{pattern} ({len(names)}){rest}" if len(names) > 1 else names[0] + rest
-        for (pattern, rest), names in counts.items()
-    ]
+def _first(lines: list[str]) -> list[str]:
+    # a model of 15 layers has hundreds of tensors
+    more = len(lines) - _LISTED
+    return lines[:_LISTED] + [f"  and {more} more"] * (more > 0)

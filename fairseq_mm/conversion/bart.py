@@ -12,7 +12,7 @@ has row 2 of the position embeddings.
 import json
 import os
 from collections.abc import Mapping
-from typing import Any, Optional
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -78,9 +78,7 @@ _FIXED = {
 }
 
 
-def convert_bart(
-    folder: str, output: str, *, encoder_json: Optional[str] = None, overwrite: bool = False
-) -> ConvertedPretrained:
+def convert_bart(folder: str, output: str, *, overwrite: bool = False) -> ConvertedPretrained:
     """Convert Hugging Face's BART to fairseq's format, and return a summary of the conversion.
 
     Args:
@@ -88,8 +86,6 @@ def convert_bart(
             ``pytorch_model.bin``, ``vocab.json`` and ``merges.txt`` or ``tokenizer.json``.
         output: Folder to write: ``model.pt``, ``dict.txt``, ``encoder.json``, ``vocab.bpe``,
             ``subwords.json``.
-        encoder_json: Path of GPT-2's ``encoder.json``, which has the number of each BPE token; None
-            to compute the numbers from the merges.
         overwrite: True to replace files of an existing folder.
     """
     check_output_folder(output, overwrite=overwrite, reads=folder)
@@ -102,7 +98,7 @@ def convert_bart(
     notes: list[str] = []
     weights = _rename(read_weights(folder), options, folder, notes)
     num_rows = len(weights[EMBEDDINGS[0]])
-    vocabulary = read_huggingface_vocabulary(folder, num_rows, encoder_json=encoder_json)
+    vocabulary = read_huggingface_vocabulary(folder, num_rows)
     merges = "".join(f"{line}\n" for line in vocabulary.merge_lines())
     encoder = json.dumps(vocabulary.encoder) + "\n"
     subwords = Subwords(

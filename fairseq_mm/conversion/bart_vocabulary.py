@@ -11,7 +11,7 @@ the 256 bytes, then the tokens that result from the merges in ``merges.txt``, in
 import os
 import re
 from collections.abc import Sequence
-from typing import Any, NamedTuple, Optional
+from typing import Any, NamedTuple
 
 from fairseq.data.encoders.gpt2_bpe_utils import bytes_to_unicode
 
@@ -53,16 +53,12 @@ class BartVocabulary(NamedTuple):
         return [_VERSION, *(" ".join(pair) for pair in self.merges)]
 
 
-def read_huggingface_vocabulary(
-    folder: str, rows: int, *, encoder_json: Optional[str] = None
-) -> BartVocabulary:
+def read_huggingface_vocabulary(folder: str, rows: int) -> BartVocabulary:
     """Read the vocabulary of Hugging Face's BART.
 
     Args:
         folder: Folder with ``vocab.json`` and ``merges.txt``, or only ``tokenizer.json``.
         rows: Number of embeddings.
-        encoder_json: Path of GPT-2's ``encoder.json``, which has the number of each BPE token; None
-            to compute the numbers from the merges.
     """
     pieces, merges, path = _read_tokenizer(folder)
     # fairseq's Dictionary has these four in fixed places, which are BART's
@@ -83,20 +79,8 @@ def read_huggingface_vocabulary(
             f"{path}: {by_row[beyond[0]]!r} has number {beyond[0]}, but the embeddings have "
             f"{rows} rows."
         )
-    encoder = _numbers(merges, by_row) if encoder_json is None else read_encoder(encoder_json)
+    encoder = _numbers(merges, by_row)
     return BartVocabulary(_symbols(by_row, rows, encoder), encoder, merges)
-
-
-def read_encoder(path: str) -> dict[str, int]:
-    """Read GPT-2's ``encoder.json``, which maps each BPE token to its number."""
-    encoder = read_json(path)
-    if (
-        not isinstance(encoder, dict)
-        or not all(type(x) is int for x in encoder.values())
-        or len(set(encoder.values())) < len(encoder)
-    ):
-        raise UserError(f'{path}: must be {{"piece": number, ...}}, numbers differing.')
-    return encoder
 
 
 def read_merges(path: str) -> list[tuple[str, str]]:

@@ -100,21 +100,20 @@ def is_visual_story_encoder(state: Mapping[str, Any]) -> bool:
 
 
 def read_released_visual_stories(
-    path: str, state: Mapping[str, Any], decoder: Optional[str], vocabulary: Optional[str]
+    path: str, state: Mapping[str, Any], vocabulary: Optional[str]
 ) -> ReleasedModel:
     """Read a released model of visual stories, and rename its weights for this package.
 
     Args:
-        path: Path of ``encoder-N.pkl``.
-        decoder: Path of the decoder; by default ``decoder-N.pkl`` in the same folder.
+        path: Path of ``encoder-N.pkl``, with ``decoder-N.pkl`` in the same folder.
         vocabulary: Path of the vocabulary; by default ``vocab.pkl`` in the same folder.
     """
     folder, name = os.path.split(path)
-    decoder = decoder or os.path.join(folder, name.replace("encoder", "decoder"))
+    decoder = os.path.join(folder, name.replace("encoder", "decoder"))
     vocabulary = vocabulary or os.path.join(folder, "vocab.pkl")
-    for option, file in (("--decoder", decoder), ("--vocabulary", vocabulary)):
+    for file in (decoder, vocabulary):
         if file == path or not os.path.isfile(file):
-            raise UserError(f"{path}: {option} FILE is needed: there is no {file}.")
+            raise UserError(f"{path}: its decoder and vocabulary are needed: there is no {file}.")
     weights: dict[str, Tensor] = {}
     for part, file, content in (
         ("encoder", path, state),

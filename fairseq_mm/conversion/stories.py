@@ -19,7 +19,7 @@ from fairseq.tasks.translation import TranslationConfig
 from omegaconf import OmegaConf
 from torch import Tensor
 
-from fairseq_mm.conversion.foreign_checkpoint import checkpoint_config, read_foreign_checkpoint
+from fairseq_mm.conversion.foreign_checkpoint import checkpoint_config
 from fairseq_mm.conversion.new_checkpoint import checkpoint_of_config, config_defaults
 from fairseq_mm.data.binarised_text import load_dictionary
 from fairseq_mm.data.output_file import library_errors, partial_path
@@ -100,7 +100,6 @@ class ConvertedStories:
         frozen_options: Options of a fusion model's pretrained model; None without fusion.
         conversion: Converted weights, and which tensors were converted, missing or left over.
         state: Content of the new checkpoint; None if a tensor is missing or has the wrong shape.
-        fitting_options: Options that fit the weights, if the checkpoint's do not; else None.
         notes: Assumptions of the conversion, one sentence each.
     """
 
@@ -109,13 +108,7 @@ class ConvertedStories:
     frozen_options: Optional[dict[str, Any]]
     conversion: Conversion
     state: Optional[dict[str, Any]] = None
-    fitting_options: Optional[dict[str, Any]] = None
     notes: list[str] = field(default_factory=list)
-
-
-def read_fairseq_stories(path: str) -> FairseqStories:
-    """Read a checkpoint of ``fconv_self_att``."""
-    return fairseq_stories(path, read_foreign_checkpoint(path))
 
 
 def fairseq_stories(path: str, state: Mapping[str, Any]) -> FairseqStories:
@@ -164,7 +157,6 @@ def convert_stories(
     target_dictionary: Dictionary,
     *,
     compat: str = "released",
-    layers_from_weights: bool = False,
     pretrained: Optional[FairseqStories] = None,
 ) -> ConvertedStories:
     """Convert a checkpoint of ``fconv_self_att`` to ``conv_story``.
@@ -174,14 +166,12 @@ def convert_stories(
         source_dictionary: Dictionary of the prompts.
         compat: ``released`` for a model that computes exactly what fairseq's model computes;
             ``none`` for a model that does not attend to the prompt's padding.
-        layers_from_weights: True to infer numbers and sizes of layers from the weights instead of
-            reading them from the options.
         pretrained: Checkpoint of the frozen pretrained model that a fusion model contains. Options
             that weights do not show, such as dropout, are read from it; if None, the fusion model's
             options are used.
     """
     notes: list[str] = []
-    options = _options(checkpoint, notes, layers_from_weights=layers_from_weights)
+    options = _options(checkpoint, notes, layers_from_weights=False)
     frozen = None
     projects = [_projects_input(checkpoint, options)] * 2  # model, frozen part
     if checkpoint.is_fusion:
@@ -214,19 +204,6 @@ def convert_stories(
     result = ConvertedStories(arch, options, frozen, conversion, notes=notes)
     if conversion.fits:
         result.state = _state(checkpoint, model, result)
-    elif not layers_from_weights:
-        # the error can then name options that would work
-        fitting = {**options, **options_of_weights(checkpoint.weights, frozen=False)}
-        try:
-            fits = _convert(checkpoint.weights, fitting, frozen, dictionaries, projects)[1].fits
-        except UserError:
-            fits = False
-        if fits:
-            result.fitting_options = {
-                name: value
-                for name, value in fitting.items()
-                if _parse_layers(name, value) != _parse_layers(name, options[name])
-            }
     return result
 
 
@@ -384,64 +361,21 @@ def _default_config(config: type) -> dict[str, Any]:
     return plain
 
 
-def _parse_layers(name: str, value: Any) -> Any:
-    # one list of layers can be written in many ways
-    return parse_layers(value, name) if name in _LAYER_LISTS else value
-
-
 def load_story_dictionaries(
-    source_file: str, target_file: str, types: tuple[int, int], checkpoint: str
+    files: tuple[str, str], types: tuple[int, int], checkpoint: str
 ) -> tuple[Dictionary, Dictionary]:
     """Load the dictionaries of a story model; return the prompts' and the stories' dictionary.
 
-    Args:
-        source_file: Path of the dictionary of the prompts.
-        target_file: Path of the dictionary of the stories.
-        types: Vocabulary sizes of the model for prompts and for stories, special symbols included.
-        checkpoint: Path of the model's checkpoint, for messages.
+    ``types`` are the vocabulary sizes of the model for prompts and for stories, special symbols
+    included; ``checkpoint`` is the path of the model's checkpoint, for messages.
     """
-    files = (source_file, target_file)
-    dictionaries = []
-    for file in files:
-        if not os.path.isfile(file):
-            raise UserError(f"{file}: no such dictionary.")
-        dictionaries.append(load_dictionary(file))
-    sizes = tuple(map(len, dictionaries))
-    if sizes != types and sizes == types[::-1]:
-        raise UserError(
-            f"{source_file} has the size of the checkpoint's target dictionary, and {target_file} "
-            "that of its source dictionary: they are exchanged."
-        )
-    for file, dictionary, expected in zip(files, dictionaries, types):
+    source, target = map(load_dictionary, files)
+    for file, dictionary, expected in zip(files, (source, target), types):
         if len(dictionary) != expected:
-            cause = _explain_size(list_words(dictionary), expected - dictionary.nspecial)
             raise UserError(
                 f"{file}: has {len(dictionary)} words (special symbols included), but {checkpoint} "
-                f"was trained with {expected}: {cause}."
+                f"was trained with {expected}: prepare it from the same text with the same "
+                "--thresholdsrc, --thresholdtgt and --padding-factor (the published prompts have "
+                "19,025 types, the published stories, of 1000 words each, 104,960)."
             )
-    source, target = dictionaries
     return source, target
-
-
-def _explain_size(words: list[str], expected: int) -> str:
-    """Return a clause with the probable reason why a dictionary has another number of words."""
-    num_fillers = sum(word.startswith("madeupword") for word in words)
-    if num_fillers and len(words) - num_fillers == expected:
-        return (
-            f"it was padded with {num_fillers} madeupword...: prepare it with --padding-factor "
-            "1 (the published prompts have 19,025 types, padded 19,032)"
-        )
-    # fairseq-preprocess pads the sum of words and special symbols, by default to a multiple of 8
-    rows = expected + Dictionary().nspecial
-    if not num_fillers and rows % 8 == 0 and 0 < expected - len(words) < 8:
-        return (
-            "the checkpoint's was padded to a multiple of 8 with madeupword...: prepare it "
-            "without --padding-factor 1, or take the dictionary that it was trained with"
-        )
-    if len(words) > expected:
-        return (
-            "it was prepared from whole stories instead of their first 1000 words (the published "
-            "stories have 104,960 types, whole ones 112,832), with a lower --thresholdsrc or "
-            "--thresholdtgt, or from other text"
-        )
-    return "it was prepared with a higher --thresholdsrc or --thresholdtgt, or from other text"

@@ -4,6 +4,7 @@ same logits and stories after conversion, and work where a checkpoint of conv_st
 import functools
 import os
 import re
+import shutil
 from argparse import Namespace
 from pathlib import Path
 
@@ -21,7 +22,6 @@ from toy_released_vse import TheirModel, write_kiros
 
 from fairseq_mm.cli.main import main
 from fairseq_mm.conversion import stories as conversion
-from fairseq_mm.conversion.foreign_checkpoint import read_foreign_checkpoint
 from fairseq_mm.errors import UserError
 from fairseq_mm.inference.checkpoint import load_models
 
@@ -210,8 +210,7 @@ def test_the_table_accounts_for_every_tensor(trained, tmp_path, capsys):
     assert counts["read"] == len(torch.load(trained.fusion)["model"])
     assert counts["read"] == counts["converted"] + counts["left out"]
     assert [counts[x] for x in ("missing", "unexpected", "mismatched")] == [0, 0, 0]
-    twins = "pretrained_encoder.encoder.convolutions.*.bias (3)"
-    assert f"  {twins}: the same as encoder.pretrained.*" in lines
+    assert any(line.endswith(": the same as encoder.pretrained.*") for line in lines)
     assert any("taken to be those of the model on top" in line for line in lines)
     assert any(line.startswith(f"{tmp_path / 'new.pt'}: --arch conv_story_wp, ") for line in lines)
     assert any(
@@ -268,8 +267,6 @@ def test_a_checkpoint_of_2018_is_read(trained, tmp_path):
         "last_optimizer_state": state["last_optimizer_state"],
     }
     torch.save(old, tmp_path / "old.pt", _use_new_zipfile_serialization=False)
-    read = read_foreign_checkpoint(str(tmp_path / "old.pt"))
-    assert read["extra_state"]["train_meters"]["train_loss"] == {}
     assert convert(tmp_path / "old.pt", tmp_path / "new.pt", trained.data) == 0
     assert_equal_logits(trained.pretrained, tmp_path / "new.pt")
     state = checkpoint_utils.load_checkpoint_to_cpu(str(tmp_path / "new.pt"))
@@ -343,47 +340,23 @@ def test_tensors_that_do_not_fit_are_named_and_nothing_is_written(trained, tmp_p
     captured = capsys.readouterr()
     assert f"missing           1\n  {gone}\n" in captured.out
     assert "1 tensors are missing and 0 have other shapes" in captured.err
-    assert "no layers of fconv_self_att have weights of these shapes" in captured.err
     assert not (tmp_path / "new.pt").exists()
 
 
-def test_layers_that_fit_are_named_and_can_be_taken(trained, tmp_path, capsys):
-    layers = "[(12, 4)] * 2 + [(11, 3)]"
-    path = changed(trained.pretrained, tmp_path / "bad.pt", decoder_layers=layers)
-    assert convert(path, tmp_path / "new.pt", trained.data) == 2
-    captured = capsys.readouterr()
-    shapes = "[3, 12, 20] in the checkpoint, [3, 12, 22] by its options"
-    assert f"  decoder.convolutions.2.weight: {shapes}\n" in captured.out
-    assert "missing           0\n" in captured.out
-    assert (
-        "its weights fit --arch conv_story_wp --decoder-layers '[(12, 4)] * 2 + [(10, 3)]': "
-        "convert with --layers-from-weights"
-    ) in captured.err
-    assert convert(path, tmp_path / "new.pt", trained.data, "--layers-from-weights") == 0
-    assert_equal_logits(trained.pretrained, tmp_path / "new.pt")
-
-
-def test_many_names_become_one_line(trained, tmp_path, capsys):
+def test_shapes_and_tensors_that_do_not_fit_are_listed(trained, tmp_path, capsys):
     heads = {"multihead_self_attention_nheads": 2}
-    path = changed(trained.pretrained, tmp_path / "bad.pt", **heads)
-    assert convert(path, tmp_path / "new.pt", trained.data) == 2
-    captured = capsys.readouterr()
-    shapes = ": [16, 16] in the checkpoint, [32, 16] by its options"
-    assert (
-        f"  decoder.selfattention.*.attention.*.in_proj_q.*.weight_v (6){shapes}\n" in captured.out
-    )
-    assert "fit --arch conv_story_wp --multihead-self-attention-nheads 4" in captured.err
-
-
-def test_a_tensor_without_a_place_needs_consent(trained, tmp_path, capsys):
     extra = {"decoder.fc9.bias": torch.zeros(2)}
+    path = changed(trained.pretrained, tmp_path / "bad.pt", weights=extra, **heads)
+    assert convert(path, tmp_path / "new.pt", trained.data) == 2
+    out = capsys.readouterr().out
+    assert ": [16, 16] in the checkpoint, [32, 16] by its options\n" in out
+    assert "\n  and " in out
     path = changed(trained.pretrained, tmp_path / "bad.pt", weights=extra)
     assert convert(path, tmp_path / "new.pt", trained.data) == 2
     captured = capsys.readouterr()
     assert "unexpected        1\n  decoder.fc9.bias\n" in captured.out
     assert "1 tensors have no place" in captured.err
     assert not (tmp_path / "new.pt").exists()
-    assert convert(path, tmp_path / "new.pt", trained.data, "--allow-unexpected") == 0
 
 
 def test_a_layer_list_of_no_pairs_is_replaced_and_said(trained, tmp_path, capsys):
@@ -468,7 +441,7 @@ def test_what_a_file_is_is_found_by_its_content(trained, tmp_path, capsys):
     assert f", but {kiros} is taken for Kiros's VSE." in error
     theirs = TheirModel(["a"]).write(tmp_path / "checkpoint_best.pt")
     error = message_for(theirs, "--data", str(trained.data))
-    assert f"BART, but {theirs} is taken for VSE++." in error
+    assert f", but {theirs} is taken for VSE++." in error
     error = message_for(trained.pretrained, "--vocabulary", "v.pkl")
     assert f"{trained.pretrained} is taken for fairseq's fconv_self_att." in error
 
@@ -483,57 +456,18 @@ def test_the_pretrained_checkpoint_must_be_the_frozen_model(trained, tmp_path, c
     assert "is no fusion model, so it has no pretrained part." in capsys.readouterr().err
 
 
-def dictionary_file(path, words, fillers=0):
-    lines = [f"w{i} 1" for i in range(words)] + [f"madeupword{i:04} 0" for i in range(fillers)]
-    path.write_text("".join(f"{line}\n" for line in lines))
-    return path
-
-
-@pytest.mark.parametrize(
-    ("words", "fillers", "message"),
-    [
-        (TARGET_WORDS, 5, "has 32 words .* was trained with 27: it was padded with 5 madeupword"),
-        (TARGET_WORDS + 9, 0, "prepared from whole stories instead of their first 1000 words"),
-        (TARGET_WORDS - 9, 0, "it was prepared with a higher --thresholdsrc"),
-        (SOURCE_WORDS, 0, "it was prepared with a higher --thresholdsrc"),
-    ],
-)
-def test_a_dictionary_of_another_size_is_refused_with_its_cause(
-    trained, tmp_path, capsys, words, fillers, message
-):
-    file = dictionary_file(tmp_path / "dict.txt", words, fillers)
-    option = ("--target-dictionary", file)
-    assert convert(trained.pretrained, tmp_path / "new.pt", trained.data, *option) == 2
-    assert re.search(rf"dict\.txt: .*{message}", capsys.readouterr().err)
-
-
-def test_a_checkpoint_with_a_padded_dictionary_is_known(trained, tmp_path, capsys):
-    rows = {"decoder.embed_tokens.weight": torch.zeros(32, 16)}
-    path = changed(trained.pretrained, tmp_path / "padded.pt", weights=rows)
-    assert convert(path, tmp_path / "new.pt", trained.data) == 2
-    assert "the checkpoint's was padded to a multiple of 8" in capsys.readouterr().err
-
-
-def test_exchanged_dictionaries_are_known(trained, tmp_path, capsys):
-    source, target = (trained.data / f"dict.wp_{side}.txt" for side in ("source", "target"))
-    options = ("--source-dictionary", target, "--target-dictionary", source)
-    assert convert(trained.pretrained, tmp_path / "new.pt", trained.data, *options) == 2
-    assert "they are exchanged." in capsys.readouterr().err
-
-
-def test_dictionaries_must_be_given_and_readable(trained, tmp_path, capsys):
+def test_dictionaries_must_be_given_and_fit(trained, tmp_path, capsys):
     output = str(tmp_path / "new.pt")
     assert main(["convert", str(trained.pretrained), output]) == 2
-    assert "--data DIR or --source-dictionary FILE is needed" in capsys.readouterr().err
+    assert "--data DIR is needed" in capsys.readouterr().err
     assert convert(trained.pretrained, output, tmp_path) == 2
-    assert "dict.wp_source.txt: no such dictionary." in capsys.readouterr().err
-    # both files replace the folder
-    source, target = (trained.data / f"dict.wp_{side}.txt" for side in ("source", "target"))
-    options = ["--source-dictionary", source, "--target-dictionary", target]
-    assert main(["convert", *map(str, [trained.pretrained, output, *options])]) == 0
-    capsys.readouterr()
+    assert "dict.wp_source.txt" in capsys.readouterr().err
+    for side, other in (("source", "target"), ("target", "source")):
+        shutil.copy(trained.data / f"dict.wp_{side}.txt", tmp_path / f"dict.wp_{other}.txt")
+    assert convert(trained.pretrained, output, tmp_path) == 2
+    assert "words (special symbols included), but" in capsys.readouterr().err
     (tmp_path / "dict.wp_source.txt").write_text("a word without a count\n")
-    assert convert(trained.pretrained, tmp_path / "other.pt", tmp_path) == 2
+    assert convert(trained.pretrained, output, tmp_path) == 2
     assert "dict.wp_source.txt: cannot be read as a dictionary" in capsys.readouterr().err
 
 

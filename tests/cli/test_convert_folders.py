@@ -143,7 +143,6 @@ def test_what_is_no_model_is_refused(source, tmp_path, capsys):
     ("options", "expected"),
     [
         (("--compat", "none"), "--compat is for fairseq's fconv_self_att, but"),
-        (("--allow-unexpected",), "--allow-unexpected is for fairseq's fconv_self_att, but"),
         (("--data", "x"), "--data is for fairseq's fconv_self_att, but"),
     ],
 )

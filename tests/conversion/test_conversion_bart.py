@@ -357,27 +357,6 @@ def test_damaged_files_are_refused(small, tmp_path):
     assert_refused(folder, "tokenizer.json: must be a BPE, as BART's, but is not")
 
 
-def test_gpt2s_own_numbers_are_taken_if_given(small, tmp_path):
-    convert_bart(str(small), str(tmp_path / "first"))
-    encoder = json.loads((tmp_path / "first" / "encoder.json").read_text())
-    numbers = {piece: number + 1000 for piece, number in encoder.items()}
-    file = tmp_path / "encoder.json"
-    file.write_text(json.dumps(numbers))
-    convert_bart(str(small), str(tmp_path / "second"), encoder_json=str(file))
-    assert json.loads((tmp_path / "second" / "encoder.json").read_text()) == numbers
-    first, second = (
-        [line.split()[0] for line in (tmp_path / name / "dict.txt").read_text().splitlines()]
-        for name in ("first", "second")
-    )
-    assert [int(word) + 1000 if word.isdigit() else word for word in first] == [
-        int(word) if word.isdigit() else word for word in second
-    ]
-    numbers.pop("!")
-    file.write_text(json.dumps(numbers))
-    copy = changed(small, tmp_path / "copy" / "changed")
-    assert_refused(copy, "lacks the piece '!'", encoder_json=str(file))
-
-
 def test_words_that_were_added_have_rows_of_their_own(small, tmp_path):
     """After ``<mask>``, which then is in the dictionary; what is no text gets a filler's name."""
     rows = weights_of(small)["model.shared.weight"]
