@@ -2,6 +2,7 @@
 
 import functools
 import glob
+import logging
 import os
 import sys
 from collections.abc import Iterator, Mapping
@@ -13,6 +14,8 @@ from fairseq_mm.compat.scope import is_program, names_ours
 from fairseq_mm.data.model_folder import WEIGHTS_FILE
 from fairseq_mm.errors import UserError
 
+# the logger of the training, because --log-file saves its messages
+logger = logging.getLogger("fairseq_cli.train")
 # marks a value of a config file that the command line must give
 _MISSING = "???"
 
@@ -92,6 +95,11 @@ def configure_command(cfg: Any, environment: Mapping[str, str] = os.environ) -> 
     on_cpu = cfg.common.cpu or not torch.cuda.is_available()
     if cfg.common.get("amp"):
         raise UserError("--amp: fairseq divides its gradients twice; give --fp16 or --bf16.")
+    if cfg.common.bf16 and on_cpu and not torch.ops.mkldnn._is_mkldnn_bf16_supported():
+        logger.warning(
+            "--bf16: this processor has no bfloat16 instructions; without it, training is many "
+            "times faster."
+        )
     if on_cpu and is_program():
         allocator.keep_freed_memory()
     with open_dict(cfg):

@@ -96,6 +96,14 @@ def test_bf16_asks_for_no_tpu(monkeypatch):
     assert cfg.common.bf16
 
 
+@pytest.mark.parametrize("has_instructions", [True, False])
+def test_bf16_without_instructions_for_it_is_warned_of(monkeypatch, caplog, has_instructions):
+    answer = lambda: has_instructions  # noqa: E731
+    monkeypatch.setattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", answer)
+    called_with(monkeypatch, common={"bf16": True, "cpu": True})
+    assert caplog.text.count("has no bfloat16 instructions") == (not has_instructions)
+
+
 @needs_float16_on_cpu
 def test_fp16_on_the_cpu_keeps_gradients_apart(monkeypatch):
     assert called_with(monkeypatch, common={"fp16": True, "cpu": True}).common.fp16_no_flatten_grads
