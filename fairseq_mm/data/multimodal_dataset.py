@@ -235,6 +235,12 @@ class MultimodalDataset(FairseqDataset):
         if max_tokens is not None and not self.is_target_read:
             longest = np.maximum(self._num_input_tokens, max_tokens)
             self._num_tokens = np.minimum(self._num_tokens, longest)
+        longest_line = self._num_tokens[indices].max()
+        if max_tokens is not None and longest_line > max_tokens:
+            raise UserError(
+                f"--max-tokens {max_tokens}: must be {longest_line} or more, the number of tokens "
+                f"of the longest line of {self.split or 'the input'}."
+            )
         batches = list(
             super().batch_by_size(indices, max_tokens, max_sentences, required_batch_size_multiple)
         )

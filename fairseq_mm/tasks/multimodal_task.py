@@ -73,6 +73,7 @@ class GenerationTaskConfig(FairseqDataclass):
     # Any, not bool: fairseq's parser would take the truth value of the text "${...}", which is true
     score_reference: Any = II("generation.score_reference")  # noqa: RUF009
     skip_invalid_size_inputs_valid_test: bool = II("dataset.skip_invalid_size_inputs_valid_test")
+    max_tokens: Any = II("dataset.max_tokens")  # noqa: RUF009
 
 
 @dataclass
@@ -239,6 +240,12 @@ class GenerationTask(GeneratesText, FairseqTask):
             limits = (limits, limits)
         side = next(side for side in (0, 1) if sizes[side] > limits[side])
         size, limit = sizes[side], limits[side]
+        if limit == self.cfg.max_tokens:
+            most = max(np.max(dataset.size(index)) for index in too_long)
+            raise UserError(
+                f"--max-tokens {limit}: must be {most} or more, because line "
+                f"{int(dataset.lines[index]) + 1} of {dataset.split} has {size} tokens."
+            )
         return (
             f"the {self.side_names[side]} of line {int(dataset.lines[index]) + 1} of "
             f"{dataset.split or 'the input'} has {size} tokens, its end included, but the model "
