@@ -4,8 +4,10 @@ import functools
 from typing import Any
 
 from fairseq.models import MODEL_REGISTRY
+from fairseq.tasks import TASK_REGISTRY
 
 from fairseq_mm.compat import activate, is_ours
+from fairseq_mm.errors import UserError
 from fairseq_mm.models import (  # noqa: F401
     conv_story,
     gcnn_lm,
@@ -41,9 +43,19 @@ def _activate_before_building(model: Any) -> None:
     build = model.build_model.__func__
 
     @functools.wraps(build)
-    def build_model(cls: Any, *args: Any, **kwargs: Any) -> Any:
+    def build_model(cls: Any, cfg: Any, task: Any) -> Any:
         activate()
-        return build(cls, *args, **kwargs)
+        try:
+            return build(cls, cfg, task)
+        except AttributeError as error:
+            if error.obj is not task:
+                raise
+            tasks = TASK_REGISTRY.items()
+            names = [name for name, x in tasks if is_ours(x) and hasattr(x, error.name)]
+            raise UserError(
+                f"--arch {getattr(cfg, '_name', cls.__name__)} does not fit the task "
+                f"{type(task).__name__}: give --task {' or '.join(names)}."
+            ) from error
 
     model.build_model = classmethod(build_model)
 

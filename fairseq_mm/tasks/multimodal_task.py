@@ -421,6 +421,7 @@ class MultimodalTask(GenerationTask):
     """
 
     measures: Mapping[str, Measure] = CAPTION_MEASURES
+    feature_dim: int = 0
 
     def __init__(
         self,

@@ -103,6 +103,7 @@ class VisualStorytellingTask(MultimodalCaptioningTask):
     generation_presets = VISUAL_STORY_PRESETS
     generation_constraints = VISUAL_STORY_CONSTRAINTS
     provenance_fields = ("source_words", "rows_per_image")
+    rows_per_image: int = 1
 
     config = VisualStorytellingConfig
 
