@@ -23,7 +23,11 @@ from fairseq_mm.data.multimodal_dataset import MultimodalDataset
 from fairseq_mm.data.truncation import CutLines, TensorLines
 from fairseq_mm.errors import UserError
 from fairseq_mm.generation.defaults import PROMPT_STORIES, PROMPT_STORY_PRESETS, SEED
-from fairseq_mm.tasks.multimodal_task import GenerationTask, GenerationTaskConfig
+from fairseq_mm.tasks.multimodal_task import (
+    GenerationTask,
+    GenerationTaskConfig,
+    from_folder_of_epoch,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -110,7 +114,7 @@ class HierarchicalStoryTask(GenerationTask):
         self.loaded_models: list[Any] = []
 
     @classmethod
-    def setup_task(cls, cfg: HierarchicalStoryConfig, **kwargs: Any) -> "HierarchicalStoryTask":
+    def from_folder(cls, cfg: HierarchicalStoryConfig) -> "HierarchicalStoryTask":
         dictionaries = []
         for language in (cfg.source_lang, cfg.target_lang):
             path = os.path.join(cfg.data, f"dict.{language}.txt")
@@ -208,6 +212,7 @@ class HierarchicalStoryTask(GenerationTask):
         name = ("source", "target")[side]
         return f"give --truncate-{name} --max-{name}-positions {limit + 2}"
 
+    @from_folder_of_epoch
     def load_dataset(
         self, split: str, combine: Optional[bool] = None, task_cfg: Any = None, **kwargs: Any
     ) -> None:

@@ -44,7 +44,12 @@ from fairseq_mm.tasks._image_network import (
     step_with_scaled_network,
 )
 from fairseq_mm.tasks._ranking_validation import RankingValidation, check_best_ranking, log_ranking
-from fairseq_mm.tasks.multimodal_task import MultimodalTask, MultimodalTaskConfig, is_generating
+from fairseq_mm.tasks.multimodal_task import (
+    MultimodalTask,
+    MultimodalTaskConfig,
+    from_folder_of_epoch,
+    is_generating,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -111,7 +116,7 @@ class MultimodalCaptioningTask(MultimodalTask):
         self.photos_folder: Optional[str] = getattr(cfg, "photos", None) or None
 
     @classmethod
-    def setup_task(cls, cfg: Any, **kwargs: Any) -> "MultimodalCaptioningTask":
+    def from_folder(cls, cfg: Any) -> "MultimodalCaptioningTask":
         path = os.path.join(cfg.data, "dict.txt")
         dictionary = load_dictionary(path)
         logger.info(f"{path}: {len(dictionary)} types")
@@ -161,6 +166,7 @@ class MultimodalCaptioningTask(MultimodalTask):
         limit = self.cfg.max_target_positions
         return (limit, limit) if self.reads_structure else limit
 
+    @from_folder_of_epoch
     def load_dataset(
         self, split: str, combine: Optional[bool] = None, task_cfg: Any = None, **kwargs: Any
     ) -> None:

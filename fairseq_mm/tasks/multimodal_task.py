@@ -5,10 +5,12 @@ fairseq's beam search if it needs them.
 """
 
 import contextlib
+import copy
+import functools
 import logging
 import os
 from argparse import Namespace
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Optional
 
@@ -136,6 +138,28 @@ class GenerationTask(GeneratesText, FairseqTask):
     config: ClassVar[type[GenerationTaskConfig]]
     carried_options: tuple[str, ...] = ()
     side_names: tuple[str, str] = ("source", "text")
+    folders: Sequence[str] = ()
+
+    @classmethod
+    def setup_task(cls, cfg: Any, **kwargs: Any) -> Any:
+        """Build the task of one data folder, or of several, separated by the path separator.
+
+        With several folders, each epoch reads its training split from the next folder, and all
+        other splits are in the first folder.
+        """
+        folders = cfg.data.split(os.pathsep)
+        cfg.data = folders[0]
+        task = cls.from_folder(cfg)
+        task.folders = folders
+        return task
+
+    @classmethod
+    def from_folder(cls, cfg: Any) -> Any:
+        """Build the task of the data folder ``cfg.data``."""
+        return cls(cfg)
+
+    def has_sharded_data(self, split: str) -> bool:
+        return len(self.folders) > 1
 
     def state_dict(self) -> dict[str, Any]:
         # the value of an option with choices is an Enum, which weights-only loading refuses
@@ -389,6 +413,31 @@ class GenerationTask(GeneratesText, FairseqTask):
         except AssertionError as error:  # fairseq checks lengths and scores by assert
             explain_failed_search(error, generator, models, self.text_names[0])
             raise
+
+
+def from_folder_of_epoch(load: Callable[..., None]) -> Callable[..., None]:
+    """Decorate ``load_dataset`` of a task that has a data folder for each epoch."""
+
+    @functools.wraps(load)
+    def load_dataset(
+        self: Any, split: str, combine: Optional[bool] = None, task_cfg: Any = None, **kwargs: Any
+    ) -> None:
+        number = (kwargs.get("epoch", 1) - 1) % len(self.folders) if combine and self.folders else 0
+        if number == 0:
+            load(self, split, combine, task_cfg, **kwargs)
+            return
+        cfg = copy.deepcopy(self.cfg)
+        cfg.data = self.folders[number]
+        other = type(self).from_folder(cfg)
+        if other.target_dictionary != self.target_dictionary:
+            raise UserError(f"{cfg.data}: its dictionary must be that of {self.folders[0]}.")
+        # what is read depends on the models
+        names = vars(self).keys() & {"models", "loaded_models"}
+        vars(other).update({name: getattr(self, name) for name in names})
+        load(other, split, combine, task_cfg, **kwargs)
+        self.datasets[split] = other.datasets[split]
+
+    return load_dataset
 
 
 def _has_type_of(value: Any, default: Any) -> bool:

@@ -47,7 +47,12 @@ from fairseq_mm.tasks._generated_text import (
     check_best_checkpoint_metric,
 )
 from fairseq_mm.tasks._generation_options import check_search
-from fairseq_mm.tasks.multimodal_task import MultimodalTask, MultimodalTaskConfig, is_generating
+from fairseq_mm.tasks.multimodal_task import (
+    MultimodalTask,
+    MultimodalTaskConfig,
+    from_folder_of_epoch,
+    is_generating,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -192,7 +197,7 @@ class VideoSummarizationTask(MultimodalTask):
         self.nbest = 1  # number of hypotheses per line that fairseq-generate decodes
 
     @classmethod
-    def setup_task(cls, cfg: VideoSummarizationConfig, **kwargs: Any) -> "VideoSummarizationTask":
+    def from_folder(cls, cfg: VideoSummarizationConfig) -> "VideoSummarizationTask":
         paths = [
             os.path.join(cfg.data, f"dict.{language}.txt")
             for language in (cfg.source_lang, cfg.target_lang)
@@ -343,6 +348,7 @@ class VideoSummarizationTask(MultimodalTask):
         self.build_validation(model)
         return model
 
+    @from_folder_of_epoch
     def load_dataset(
         self, split: str, combine: Optional[bool] = None, task_cfg: Any = None, **kwargs: Any
     ) -> None:

@@ -208,3 +208,36 @@ def test_summaries_are_cut_in_training_and_generation_as_trained(folders, genera
     assert lines == list(range(5))
     assert max(len(text.split()) for text in targets.values()) == 3
     shutil.rmtree(tmp_path / "ck")
+
+
+@pytest.mark.parametrize("task", FOLDERS)
+def test_epochs_read_the_training_splits_of_successive_folders(folders, tmp_path, task):
+    second = tmp_path / "second"
+    shutil.copytree(folders[task], second)
+    for path in second.glob("valid*"):
+        path.unlink()
+    data = f"{folders[task]}:{second}"
+    train(task, data, tmp_path / "saved", "--max-epoch", "2")
+    for path in second.glob("train*.idx"):
+        path.unlink()
+    with pytest.raises(Exception, match=f"{second}/train"):
+        train(task, data, tmp_path / "again", "--max-epoch", "2")
+
+
+def test_a_number_of_tokens_of_a_batch_that_is_too_small_is_named(folders, tmp_path):
+    options = ("--max-tokens", "12", "--batch-size", "3")
+    with pytest.raises(UserError, match=r"^--max-tokens 12: must be (\d+) or more") as caught:
+        train("hierarchical_story", folders["hierarchical_story"], tmp_path, *options)
+    enough = re.search(r"must be (\d+)", str(caught.value))[1]
+    options = ("--max-tokens", enough, "--batch-size", "3")
+    train("hierarchical_story", folders["hierarchical_story"], tmp_path, *options)
+
+
+def test_a_model_that_does_not_fit_the_task_names_its_task(folders, tmp_path):
+    with pytest.raises(UserError, match=r"^--arch glac_tiny .* give --task visual_storytelling\."):
+        train(
+            "multimodal_captioning",
+            folders["multimodal_captioning"],
+            tmp_path,
+            *("--arch", "glac_tiny"),
+        )
