@@ -233,7 +233,6 @@ def main(argv: Optional[list[str]] = None) -> int:
         if argv is not None:
             return _run(argv)
         gc.set_threshold(*_COLLECTION_AT_START)
-        run_set_up.silence_deprecations()
         return _run(words)
     except KeyboardInterrupt:
         # 128 + SIGINT, as shells report it
@@ -246,6 +245,7 @@ def main(argv: Optional[list[str]] = None) -> int:
 
 
 def _run(argv: list[str]) -> int:
+    run_set_up.silence_imports()
     if isinstance(sys.stdout, io.TextIOWrapper):
         # a terminal may lack characters of ids and words, and names of files may be no valid text
         sys.stdout.reconfigure(errors="backslashreplace")

@@ -21,24 +21,16 @@ _COLLECTION = (100_000, 20, 100)
 is_program = False
 
 
-def silence_deprecations() -> None:
-    """Hide all deprecation warnings; users cannot act on the warnings of fairseq and fairscale.
-
-    With the environment variable ``FAIRSEQ_MM_VERBOSE``, nothing is hidden.
-    """
-    if is_verbose():
-        return
-    warnings.filterwarnings("ignore", category=FutureWarning)
-    warnings.filterwarnings("ignore", category=DeprecationWarning)
-
-
 def silence_imports() -> None:
-    """Set the log level to warnings, because fairseq's modules log while they are imported.
+    """Set the log level to warnings, because fairseq's import sets it to debugging otherwise.
 
-    With the environment variable ``FAIRSEQ_MM_VERBOSE``, the level is INFO.
+    Deprecation warnings are hidden, because users cannot act on those of fairseq and fairscale.
+    With the environment variable ``FAIRSEQ_MM_VERBOSE``, the level is INFO, and nothing is hidden.
     """
     logging.basicConfig(level=logging.INFO if is_verbose() else logging.WARNING)
-    silence_deprecations()
+    if not is_verbose():
+        warnings.filterwarnings("ignore", category=FutureWarning)
+        warnings.filterwarnings("ignore", category=DeprecationWarning)
 
 
 def keep_freed_memory() -> None:
@@ -54,7 +46,6 @@ def keep_freed_memory() -> None:
 
 def register_quietly() -> None:
     """Register the package with fairseq, without the messages that fairseq's import prints."""
-    silence_imports()
     keep_freed_memory()
     from fairseq_mm.compat import deferred_imports
 

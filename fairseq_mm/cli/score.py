@@ -85,7 +85,6 @@ from fairseq_mm.cli import arguments, score_gain, score_inputs, score_models, sc
 from fairseq_mm.cli import score_visual_stories as visual
 from fairseq_mm.cli.arguments import FLAG, NUMBER, Rows, flag
 from fairseq_mm.cli.records import counted
-from fairseq_mm.cli.run_set_up import silence_imports
 from fairseq_mm.cli.score_alignment import check_scores_for
 from fairseq_mm.cli.score_constant import MOST_FREQUENT, constant_texts
 from fairseq_mm.cli.score_inputs import existing_file
@@ -225,7 +224,6 @@ def run(args: argparse.Namespace) -> None:
         return
     gain_samples = args.bootstrap  # before the default of the other intervals is filled in
     _check(args)
-    silence_imports()  # binarised text is read by fairseq
     if _is_submission_alone(args):
         texts = score_inputs.read_alone(args.hypotheses)
         write_file(args.submission, _coco_submission(texts))

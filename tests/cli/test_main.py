@@ -236,6 +236,21 @@ def test_fairseq_is_imported_after_its_warnings_were_silenced(path):
                 assert node.lineno > min(calls), f"{function.name} imports {node.module}"
 
 
+def test_no_command_prints_debugging_of_libraries(started_python):
+    """fairseq's import sets the log to debugging; score and report import its modules alone."""
+    code = """
+import logging
+from fairseq_mm.cli.main import main
+main(["user-dir"])
+import fairseq.tasks
+logging.getLogger("matplotlib.font_manager").debug("a font")
+"""
+    environment = {**os.environ, "PYTHONPATH": str(PACKAGE.parent)}
+    command = [started_python, "-c", code]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 def test_what_a_terminal_cannot_show_is_printed_as_codes(monkeypatch, tmp_path):
     folder = tmp_path / "h\u00e4user"
     folder.mkdir()
