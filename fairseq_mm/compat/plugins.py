@@ -15,7 +15,7 @@ import os
 import sys
 from collections.abc import Iterator
 from importlib.metadata import EntryPoint, entry_points
-from typing import Any, Optional
+from typing import Any
 
 from fairseq_mm.errors import UserError
 
@@ -39,11 +39,8 @@ def load_plugins() -> None:
         try:
             with refused_names():
                 _load(entry)
-        except KeyboardInterrupt:
-            raise
-        except BaseException as error:
-            # a plugin may raise anything, SystemExit too; the others, and fairseq_mm itself, must
-            # still work
+        except (Exception, SystemExit) as error:
+            # the others, and fairseq_mm itself, must still work
             first_line = next(iter(str(error).splitlines()), "")
             print(
                 f"fairseq_mm: plugin {entry.name} ({entry.value}) is not loaded: "
@@ -78,12 +75,7 @@ def refused_names() -> Iterator[None]:
 
 
 def _refusing(original: Any, registry: Any) -> Any:
-    """Return a decorator that does the same as ``original``, but refuses names that are taken.
-
-    ``original`` is fairseq's decorator that registers a class under a name. ``registry`` is the
-    dictionary from names to registered classes. If ``registry`` has another class under the name,
-    the decorator raises UserError.
-    """
+    """Return a decorator that registers a class as ``original``, but refuses a name in use."""
 
     def describe(cls: Any) -> str:
         return f"{cls.__module__}.{cls.__qualname__}"
@@ -113,23 +105,14 @@ def _load(entry: EntryPoint) -> None:
     # and a second import under another name would register every model twice
     function: Any = import_user_module
     function.memo = getattr(function, "memo", set())
-    folder = _find_folder(entry.module)
+    # find_spec does not import the module, which would register its models
+    spec = importlib.util.find_spec(entry.module)
+    folder = None  # real path of the package's folder, or of the module's file without .py
+    if spec is not None and spec.origin is not None:
+        path = os.path.realpath(spec.origin)
+        folder = os.path.dirname(path) if spec.submodule_search_locations else path[: -len(".py")]
     if folder is not None and folder in {os.path.realpath(path) for path in function.memo}:
         return
     importlib.import_module(entry.module)
     if folder is not None:
-        spec = importlib.util.find_spec(entry.module)
         function.memo |= {folder, *((spec and spec.submodule_search_locations) or ())}
-
-
-def _find_folder(name: str) -> Optional[str]:
-    """Return the real path of a package's folder, or of a module's file without ``.py``.
-
-    Return None if the package or module ``name`` is not installed or has no file.
-    """
-    # find_spec does not import the module, which would register its models
-    spec = importlib.util.find_spec(name)
-    if spec is None or spec.origin is None:
-        return None
-    path = os.path.realpath(spec.origin)
-    return os.path.dirname(path) if spec.submodule_search_locations else path.removesuffix(".py")

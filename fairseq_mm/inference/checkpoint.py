@@ -41,7 +41,6 @@ from fairseq_mm.models._provenance import (
     STATE_KEY,
     are_same_subwords,
     decode_provenance,
-    fingerprint,
     list_words,
 )
 from fairseq_mm.models._text_bart import share_beams
@@ -192,7 +191,14 @@ class Checkpoint:
 
     @classmethod
     def _read(cls, file: str, *, data: Optional[Path]) -> "Checkpoint":
-        checkpoint = cls(file, _read_fairseq_file(file), data=data)
+        with named_failures(file, "is no fairseq checkpoint"):
+            state = load_checkpoint(file)
+            _unify_sections(state["cfg"])
+            names = [state["cfg"][section]["_name"] for section in ("task", "model")]
+            is_model = isinstance(state["model"], Mapping)
+            if not is_model or not all(isinstance(name, str) for name in names):
+                raise TypeError("it has no model or no configuration")
+        checkpoint = cls(file, state, data=data)
         checkpoint._check_registered()
         return checkpoint
 
@@ -219,15 +225,10 @@ class Checkpoint:
                 f"is not loaded; it was trained with --user-dir {folder!r}. Load the plugin first "
                 "(--user-dir DIR; in Python import it)."
             )
-        if not has_arch:
-            raise UserError(
-                f"{self.path}: --arch {self.arch} is not known to this version of fairseq_mm. "
-                "Update it (pip install -U fairseq-mm), or install the plugin that registers the "
-                "name."
-            )
+        name = f"--task {self.task_name}" if has_arch else f"--arch {self.arch}"
         raise UserError(
-            f"{self.path}: --task {self.task_name} (--arch {self.arch}) is not known: the plugin "
-            "that it was trained with is not loaded (--user-dir DIR; in Python import it)."
+            f"{self.path}: {name} is not known to this version of fairseq_mm. Update it (pip "
+            "install -U fairseq-mm), or load the plugin that registers the name."
         )
 
     @property
@@ -343,7 +344,14 @@ class Checkpoint:
                     )
             return provenance
         if self.input_kind == "prompts" and self.data is not None:
-            return self._vocabularies_of_text(self.data)
+            langs = [getattr(self.cfg.task, f"{x}_lang", None) for x in ("target", "source")]
+            # folders of language models have one dictionary without a language's name
+            files = [f"dict.{x}.txt" for x in langs] if all(langs) else ["dict.txt"]
+            words, *others = [
+                list_words(load_dictionary(os.path.join(self.data, file))) for file in files
+            ]
+            source = others[0] if others else None
+            return {"words": words, "source_words": source, "extractor": {}, "feature_dim": 0}
         if self.input_kind == "videos" and self.data is not None:
             words = list_words(load_dictionary(os.path.join(self.data, f"dict.{SOURCE}.txt")))
             subwords = Subwords.load(pathlib.Path(self.data))
@@ -374,14 +382,6 @@ class Checkpoint:
             f"{self.path}: carries no dictionary (--arch {self.arch}, --task {self.task_name}): it "
             "is no model of fairseq_mm, or of an earlier version: train it again."
         )
-
-    def _vocabularies_of_text(self, data: Path) -> dict[str, Any]:
-        sides = [getattr(self.cfg.task, f"{side}_lang", None) for side in ("target", "source")]
-        # folders of language models have one dictionary without a language's name
-        names = [f"dict.{side}.txt" for side in sides] if all(sides) else ["dict.txt"]
-        words, *others = [list_words(load_dictionary(os.path.join(data, name))) for name in names]
-        source = others[0] if others else None
-        return {"words": words, "source_words": source, "extractor": {}, "feature_dim": 0}
 
     @property
     def words(self) -> list[str]:
@@ -421,22 +421,19 @@ class Checkpoint:
                 f"{other.path}: was trained with --task {other.task_name}, but {self.path} with "
                 f"{self.task_name}: they are no ensemble."
             )
-        if self.words != other.words:
-            raise UserError(
-                f"{other.path}: has another dictionary ({len(other.words)} words, fingerprint "
-                f"{fingerprint(other.words)}) than {self.path} ({len(self.words)}, "
-                f"{fingerprint(self.words)}): an ensemble needs one."
-            )
         ours, theirs = self.provenance, other.provenance
-        if ours.get("source_words") != theirs.get("source_words"):
-            raise UserError(
-                f"{other.path}: has another dictionary of the source text than {self.path}: an "
-                "ensemble needs one."
-            )
+        for name, what in (("words", ""), ("source_words", " of the source text")):
+            if ours.get(name) != theirs.get(name):
+                raise UserError(
+                    f"{other.path}: has another dictionary{what} than {self.path}: an ensemble "
+                    "needs one."
+                )
         if not are_same_subwords(self.subwords, other.subwords):
             raise UserError(f"{other.path}: was trained on other subwords than {self.path}.")
         for name in ("feature_dim", "rows_per_image", "extractor"):
-            values = [_without_notes(record.get(name)) for record in (ours, theirs)]
+            values = [record.get(name) for record in (ours, theirs)]
+            if name == "extractor":
+                values = [{k: x[k] for k in x if k not in EXTRACTOR_NOTES} for x in values]
             if values[0] != values[1]:
                 raise UserError(
                     f"{other.path}: was trained on other features than {self.path}: {name} is "
@@ -555,13 +552,6 @@ def build_models(checkpoints: Sequence[Checkpoint], device: Optional[str] = None
     )
 
 
-def _without_notes(value: Any) -> Any:
-    """Drop the extractor attributes that may differ in an ensemble; return other values as is."""
-    if not isinstance(value, dict):
-        return value
-    return {name: value[name] for name in value if name not in EXTRACTOR_NOTES}
-
-
 class _TextModelBuilder:
     """Builder of models that were trained with fairseq's ``translation`` or ``language_modeling``.
 
@@ -590,17 +580,6 @@ def usable_device(name: Optional[str]) -> torch.device:
     except (RuntimeError, AssertionError) as error:
         # the further lines of PyTorch's message are advice for debugging kernels
         raise UserError(f"device {name}: {str(error).splitlines()[0]}") from None
-
-
-def _read_fairseq_file(path: str) -> dict[str, Any]:
-    """Read a checkpoint file onto the CPU; raise UserError if it has no model or no config."""
-    with named_failures(path, "is no fairseq checkpoint"):
-        state = load_checkpoint(path)
-        _unify_sections(state["cfg"])
-        names = [state["cfg"][section]["_name"] for section in ("task", "model")]
-        if not isinstance(state["model"], Mapping) or not all(isinstance(x, str) for x in names):
-            raise TypeError("it has no model or no configuration")
-    return state
 
 
 def _unify_sections(cfg: Any) -> None:

@@ -140,12 +140,10 @@ def _download_config(hub: Any, name: HubName, about: dict[str, Any]) -> str:
 
 @contextlib.contextmanager
 def named_hub_errors(name: str, token: Optional[str], *, unless: str = "") -> Iterator[None]:
-    """Convert errors of huggingface_hub to errors of one line that shows no access token.
+    """Convert errors of huggingface_hub to errors of one line that does not show ``token``.
 
-    Args:
-        name: Name of the model, for messages.
-        token: Access token that the user gave; None without a token.
-        unless: Beginning of the message if the model is not found, or the hub cannot be reached.
+    The line begins with the model's ``name``. If the model is not found, or the hub cannot be
+    reached, ``unless`` follows.
     """
     try:
         yield

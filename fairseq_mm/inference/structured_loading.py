@@ -96,15 +96,10 @@ def _read_lines(path: str) -> list[str]:
         raise UserError(f"{path}: must be UTF-8 text, but is not ({error}).") from None
     if lines[-1] == "":
         lines.pop()
-    if not lines:
-        raise UserError(f"{path}: must have training captions, but is empty.")
     for number, line in enumerate(lines, start=1):
         words = line.split()
-        if not words:
-            raise UserError(f"{path}:{number}: must have words, but is empty.")
-        for mark in (START, END):
-            if mark in words:
-                raise UserError(f"{path}:{number}: must be words, but has {mark}.")
+        if not words or START in words or END in words:
+            raise UserError(f"{path}:{number}: must be words without {START} and {END}.")
     return lines
 
 
@@ -122,18 +117,11 @@ def _read_vectors(path: str, num_lines: int, embedder: Embedder) -> np.ndarray:
     """
     store = FeatureStore(path)
     embedder.check_vectors(store.attributes, store.dim, what=path)
-    number = sum(key.startswith("train:") for key in store.ids)
-    if number != num_lines:
+    rows = [store.count_rows(key) for key in store.ids if key.startswith("train:")]
+    if rows != [1] * num_lines:
         raise UserError(
-            f"{path}: must have vectors of {num_lines} training captions, but has {number}: make "
-            "it with fairseq-mm embed --split train --of sentences."
+            f"{path}: must have one row for each of {num_lines} training captions, but has "
+            f"{sum(rows)} of {len(rows)}: make it with fairseq-mm embed --split train --of "
+            "sentences."
         )
-    keys = [f"train:{line}" for line in range(num_lines)]
-    for key in keys:
-        rows = store.count_rows(key)
-        if rows != 1:
-            raise UserError(
-                f"{path}: must have one row a caption, but {key!r} has {rows}: make "
-                "it with fairseq-mm embed --split train --of sentences."
-            )
-    return np.concatenate([store.read(key) for key in keys])
+    return np.concatenate([store.read(f"train:{line}") for line in range(num_lines)])

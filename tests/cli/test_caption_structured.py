@@ -238,7 +238,7 @@ def test_vectors_of_several_rows_are_refused(caption, trained, valid, tmp_path):
         writer.finish()
     status, lines, errors = caption("--features", valid, *FEW, vectors=path)
     assert (status, lines, errors.count("\n")) == (2, [], 1)
-    assert "v.h5: must have one row a caption, but 'train:3' has 2" in errors
+    assert "v.h5: must have one row for each of 36 training captions, but has 37 of 36" in errors
 
 
 def test_the_store_whose_vectors_have_no_direction_is_named(caption, trained, valid, tmp_path):
@@ -264,7 +264,7 @@ def test_files_of_the_data_folder_that_do_not_fit_are_named(caption, trained, va
         (lambda: (data / "train.tags").unlink(), "train.tags: cannot be read"),
         (lambda: with_a_tag_more(data / "train.tags", line=3), "train.tags:3: has "),
         (lambda: (data / "text" / "train.txt").unlink(), "train.txt: No such file or directory"),
-        (lambda: (data / "text" / "train.txt").write_text("a\n\n"), "train.txt:2: must have words"),
+        (lambda: (data / "text" / "train.txt").write_text("a\n\n"), "train.txt:2: must be wo"),
         (lambda: (data / "text" / "train.txt").write_text("a\n<s> b\n"), "train.txt:2: must be wo"),
     ):
         shutil.copytree(trained.data, data)
@@ -284,7 +284,7 @@ def test_vectors_of_other_models_or_lines_are_refused(caption, trained, valid, t
     write_store(tmp_path / "few.h5", ["train:0", "train:1"], dim=8, attributes=attributes)
     status, _, errors = caption("--features", valid, *FEW, vectors=tmp_path / "few.h5")
     assert status == 2
-    assert "few.h5: must have vectors of 36 training captions, but has 2" in errors
+    assert "few.h5: must have one row for each of 36 training captions, but has 2 of 2" in errors
     other = {**attributes, "weights": "0123456789ab"}
     write_store(tmp_path / "other.h5", ["train:0"], dim=8, attributes=other)
     status, _, errors = caption("--features", valid, *FEW, vectors=tmp_path / "other.h5")

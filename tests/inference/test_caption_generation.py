@@ -228,7 +228,7 @@ def test_an_ensemble_averages_probabilities(trained, captioner, changed, images)
 def test_an_ensemble_with_another_dictionary_is_refused(trained, changed):
     words = [*WORDS[:-1], "huge"]
     other = changed(provenance={"words": words})
-    with pytest.raises(UserError, match=r"has another dictionary \(16 words, fingerprint \w{12}\)"):
+    with pytest.raises(UserError, match=r"has another dictionary than"):
         from_pretrained([trained, other])
     other = changed(provenance={"extractor": {"extractor": "vgg16"}})
     with pytest.raises(UserError, match=r"was trained on other features than .*: extractor is"):
@@ -509,11 +509,11 @@ class Exploit:
 def test_a_file_that_is_no_checkpoint_is_refused(tmp_path, trained, monkeypatch):
     monkeypatch.chdir(tmp_path)
     contents = {
-        "text.pt": (b"no checkpoint", "is no fairseq checkpoint that can be loaded"),
+        "text.pt": (b"no checkpoint", "cannot be loaded safely"),
         "empty.pt": (b"", "is cut off after 0 bytes"),
         "weights.pt": (
             (trained / "squeezenet.pth").read_bytes(),
-            "is no fairseq checkpoint that can be loaded",
+            "is no fairseq checkpoint: KeyError",
         ),
     }
     for name, (content, message) in contents.items():
@@ -525,7 +525,7 @@ def test_a_file_that_is_no_checkpoint_is_refused(tmp_path, trained, monkeypatch)
 def test_a_checkpoint_with_code_is_refused(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     torch.save({"model": Exploit()}, tmp_path / "code.pt")
-    with pytest.raises(UserError, match=r"code.pt: is no fairseq checkpoint"):
+    with pytest.raises(UserError, match=r"code.pt: cannot be loaded safely"):
         Checkpoint.open(tmp_path / "code.pt")
     assert not (tmp_path / "exploited").exists()
 

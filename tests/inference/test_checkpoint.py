@@ -64,7 +64,7 @@ def test_checkpoints_that_do_not_fit_are_named(story, tmp_path):
     (tmp_path / "text.pt").write_text("no checkpoint")
     (tmp_path / "other.pt").write_text("garbage\n")
     for path, message in (
-        ([story, words], r"words\.pt: has another dictionary \(2 words, fingerprint \w{12}\) than"),
+        ([story, words], r"words\.pt: has another dictionary than"),
         ([story, prompts], r"prompts\.pt: has another dictionary of the source text than "),
         ([story, lm], r"lm\.pt: has another dictionary of the source text than "),
         ([images, story], r"best\.pt: was trained with --task translation, but .*: they are no en"),
@@ -150,9 +150,7 @@ def test_a_checkpoint_of_a_plugin_that_is_not_loaded_is_refused(story, tmp_path,
         assert "\n" not in str(caught.value)
     state["cfg"]["model"]["_name"] = "conv_story_tiny"
     torch.save(state, tmp_path / "a.pt")
-    with pytest.raises(
-        UserError, match=r"--task their_task \(--arch conv_story_tiny\) is not known"
-    ):
+    with pytest.raises(UserError, match="--task their_task is not known"):
         Checkpoint.open(tmp_path / "a.pt")
 
 

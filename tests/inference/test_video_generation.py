@@ -465,7 +465,7 @@ def test_checkpoints_of_other_kinds_are_refused(trained, text, tmp_path):
         fairseq_mm.from_pretrained(best, prompt_model="any")
     with pytest.raises(UserError, match=r"carries no dictionary \(--arch transformer, .*--data"):
         fairseq_mm.from_pretrained(text / "transformer")
-    with pytest.raises(UserError, match=r"t5/.*: has another dictionary \(18 words"):
+    with pytest.raises(UserError, match=r"t5/.*: has another dictionary than"):
         fairseq_mm.from_pretrained([best, of_text])
     with pytest.raises(UserError, match="cannot be in an ensemble with the others"):
         fairseq_mm.from_pretrained([text / "pointer_generator", of_text])
