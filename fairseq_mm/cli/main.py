@@ -55,6 +55,11 @@ SUBCOMMANDS = {
 # ("convert bart"), an option ("tell --raw", or "--raw" for all subcommands), or the prefix of a
 # value with its colon ("hf:").
 GONE = {
+    **dict.fromkeys(
+        ("doctor --accept-changes", "doctor --repair"),
+        "the folder as it is: prepare.json records no digests",
+    ),
+    "prepare vist --verify": "--features of `fairseq-mm extract`, which names unreadable images",
     "completion": "the shell's own completion of file names, and --help for options",
     "caption --candidate-batch-size": "--candidates, fewer of which need less memory",
     "caption --list": "`fairseq-mm generate FILE.jsonl`",

@@ -18,7 +18,6 @@ from typing import Any, NamedTuple, Optional
 from fairseq_mm.cli.image_lookup import keys_in_stores, missing_in_folders
 from fairseq_mm.cli.prepare_options import FOLDER, KINDS, OWN, Kind, add_options
 from fairseq_mm.cli.records import list_first
-from fairseq_mm.data.elapsed_time import elapsed_time
 from fairseq_mm.errors import UserError
 from fairseq_mm.prepare import join
 from fairseq_mm.prepare.captions import TEXT_TABLE
@@ -67,7 +66,7 @@ RELEASES = {
     "vist": Release(
         "stories",
         vist,
-        "--images --features --verify --missing",
+        "--images --features --missing",
         fixed_options="--skip-empty",
         # keep_punctuation and max_words: descriptions in isolation are captions, not stories
         values={
@@ -162,8 +161,7 @@ def run(args: argparse.Namespace) -> Optional[int]:
     # before fairseq-preprocess, which would send its log to stdout; basicConfig works only once
     logging.basicConfig(stream=sys.stderr, level=logging.WARNING, format="%(message)s")
     logging.getLogger("fairseq_mm.prepare").setLevel(logging.INFO)
-    with elapsed_time("read"):
-        corpus = args.read(args)
+    corpus = args.read(args)
     # before images are checked, so that missing images do not change the splits
     for split in ("valid", "test"):
         corpus.draw(split, getattr(args, f"{split}_size", 0), seed=getattr(args, "seed", 1))
@@ -188,8 +186,6 @@ def _leave_out_missing(corpus: Corpus, args: argparse.Namespace) -> None:
         return
     images: Any = getattr(args, "images", None)
     features: Any = getattr(args, "features", None)
-    if getattr(args, "verify", False) and not images:
-        raise UserError("--verify decodes the images of --images; give both or neither.")
     policy = getattr(args, "missing", None)
     if not images and not features:
         if policy is not None:
@@ -198,7 +194,7 @@ def _leave_out_missing(corpus: Corpus, args: argparse.Namespace) -> None:
     keys = corpus.visual_keys()
     if images:
         # images that are at hand: their features are extracted later, under the same ids
-        missing = missing_in_folders(keys, images, verify=args.verify)
+        missing = missing_in_folders(keys, images)
     else:
         renamed, missing = keys_in_stores(keys, features, by_stem=args.by_stem)
         corpus.rename_visual(renamed)

@@ -57,10 +57,6 @@ OPTIONS: dict[str, tuple[str, dict[str, Any]]] = {
         "none of them has are missing.",
         {"nargs": "+", "metavar": "IMAGES"},
     ),
-    "--verify": (
-        "Decode every image of --images; images that cannot be decoded are missing, too.",
-        FLAG,
-    ),
     "--missing": (
         "Policy for missing {visual}s: refuse them; drop the examples that need them; keep visual "
         "stories that have an image left, with the missing ones as padding, listed in "
@@ -302,10 +298,7 @@ _MOST_INDEXED_OOV = 100_000
 
 
 def _subwords(args: argparse.Namespace) -> Subwords:
-    """Load the subword model that the options name.
-
-    Raise UserError if the options about subwords do not fit together, or a file is missing.
-    """
+    """Load the subword model that the options name."""
     if args.indexed_oov < 0:
         raise UserError(f"--indexed-oov must be at least 0, but is {args.indexed_oov} instead.")
     if args.indexed_oov > _MOST_INDEXED_OOV:

@@ -5,16 +5,8 @@ import logging
 import sys
 from typing import Callable, Optional
 
-from fairseq_mm.cli.main import DISK_ERRORS, Parser, main
+from fairseq_mm.cli.main import DISK_ERRORS, Parser
 from fairseq_mm.errors import EXIT_STATUS, UserError
-
-
-def run_subcommand(*words: str) -> None:
-    """Run ``fairseq-mm WORDS ARGUMENTS``, and exit with its status.
-
-    ``words`` are the subcommand and its first arguments. The arguments of this process follow them.
-    """
-    sys.exit(main([*words, *sys.argv[1:]]))
 
 
 def run_script(

@@ -13,7 +13,7 @@ from typing import Any, Optional
 import numpy as np
 from fairseq.data import Dictionary, data_utils
 
-from fairseq_mm.data.input_files import check_line_counts, read_lines
+from fairseq_mm.data.input_files import check_line_counts
 from fairseq_mm.errors import UserError
 
 _MMAP_MAGIC = b"MMIDIDX\x00\x00"
@@ -24,8 +24,7 @@ _CODES = {4: np.int32, 5: np.int64, 8: np.uint16, 9: np.uint32}
 
 
 def load_dictionary(path: str) -> Dictionary:
-    """Load and check a dictionary. Raise UserError if the file is missing, has no word, or has a
-    line that is not a word and its count."""
+    """Load and check a dictionary."""
     try:
         dictionary = Dictionary.load(path)
     except FileNotFoundError:
@@ -50,9 +49,8 @@ def build_dictionary(words: Iterable[str]) -> Dictionary:
 def load_binarised_text(base: str, *, num_types: int, end: int) -> Any:
     """Load and check a binarised text; return fairseq's dataset of lines.
 
-    ``base`` is its path without ``.bin`` and ``.idx``, ``num_types`` the size of the
-    dictionary, special symbols included, and ``end`` the index of the symbol that ends each line.
-    Raise UserError if a file is missing or damaged, or was binarised with another dictionary.
+    ``base`` is its path without ``.bin`` and ``.idx``, ``num_types`` the size of the dictionary,
+    special symbols included, and ``end`` the index of the symbol that ends each line.
     """
     for suffix in (".idx", ".bin"):
         if not os.path.isfile(base + suffix):
@@ -114,33 +112,8 @@ def load_text_pair(
     return texts
 
 
-def check_same_text(text_path: str, lines: Any, base: str, dictionary: Dictionary) -> None:
-    """Compare binarised lines with the plain text from which they were binarised. Raise UserError
-    that names both files if the line counts or the words of a line differ.
-
-    Args:
-        text_path: Path of the plain text.
-        lines: The binarised lines, see :func:`load_binarised_text`.
-        base: Path of the binarised lines without ``.bin``, for messages.
-        dictionary: Dictionary of the binarised lines.
-    """
-    unknown, end = dictionary.unk(), dictionary.eos()
-    count, different = 0, []
-    for count, line in read_lines(text_path):
-        indices = [dictionary.indices.get(word, unknown) for word in line.split()]
-        if count <= len(lines) and lines[count - 1].tolist() != [*indices, end]:
-            different.append(count)
-    check_line_counts({base: len(lines), text_path: count})
-    if different:
-        raise UserError(
-            f"{base}.bin: line {different[0]} must have the words of line {different[0]} of "
-            f"{text_path}, but has others ({len(different)} such lines): one of the files was "
-            "changed or exchanged."
-        )
-
-
 def check_no_empty_line(path: str, sizes: np.ndarray) -> None:
-    """Check that each line has a word. Raise UserError if a line has no word.
+    """Check that each line has a word.
 
     ``sizes`` has the number of tokens of each line, ``</s>`` included; ``path`` is for messages.
     """

@@ -21,11 +21,7 @@ _held: set[tuple[int, str]] = set()
 
 @contextlib.contextmanager
 def locked_folder(folder: str) -> Iterator[None]:
-    """Hold the lock of a folder in a ``with`` block; create the folder if it does not exist.
-
-    Raise UserError if another process, or this process, holds the lock already, and OSError if the
-    folder cannot be created or locked.
-    """
+    """Hold the lock of a folder in a ``with`` block; create the folder if it does not exist."""
     owner = (os.getpid(), os.path.realpath(folder))
     refusal = f"{folder}: another process is writing to it."
     if owner in _held:

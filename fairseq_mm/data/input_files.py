@@ -36,8 +36,7 @@ _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 
 
 def check_id(key: str, where: str, *, what: str = "an image") -> str:
-    """Return ``key`` if files such as ``<split>.visual_ids`` can hold it as an id. Raise UserError
-    if it is empty, or has a tab, a zero byte, a line break, or space around it.
+    """Return ``key`` if files such as ``<split>.visual_ids`` can hold it as an id.
 
     ``where`` (``path:line``) and ``what`` (noun for the item, such as "an image") are for messages.
     """
@@ -54,7 +53,6 @@ def read_id(entry: dict[str, Any], where: str, *, what: str) -> Optional[str]:
     """Return the checked ``id`` of ``entry``, a JSON object; None if it has no id.
 
     ``where`` (``path:line``) and ``what`` (noun for the item, such as "a video") are for messages.
-    Raise UserError if the id is no text, or :func:`check_id` refuses it.
     """
     key = entry.get("id")
     if key is None:
@@ -64,20 +62,13 @@ def read_id(entry: dict[str, Any], where: str, *, what: str) -> Optional[str]:
     return check_id(key, where, what=what)
 
 
-def refuse_device(path: Any) -> None:
-    """Raise UserError if ``path`` is a device or a pipe, since reading it could wait without
-    end."""
-    if os.path.exists(path) and not os.path.isfile(path) and not os.path.isdir(path):
-        raise UserError(f"{os.fspath(path)}: is a device or a pipe, but must be a file.")
-
-
 def read_lines(
     path: Any, *, encoding: str = "utf-8", what: Optional[str] = None
 ) -> Iterator[tuple[int, str]]:
     """Yield line numbers from 1 and lines without line breaks; drop a byte order mark.
 
     ``what`` is a clause for the message about a missing file, such as "it names the image of each
-    line". Raise UserError if the file cannot be read, or a line is not in ``encoding`` or too long.
+    line".
     """
     try:
         # not in text mode, which decodes ahead in blocks: an error would not belong to a line
@@ -99,7 +90,7 @@ def read_lines(
 
 def bounded_lines(file: BinaryIO, path: Any) -> Iterator[bytes]:
     """Yield the lines, with their line breaks, of a file that may be endless or compressed;
-    ``path`` is for messages. Raise UserError if a line is longer than ``MAX_LINE_BYTES``."""
+    ``path`` is for messages."""
     number = 0
     while line := file.readline(MAX_LINE_BYTES + 1):
         number += 1
@@ -124,7 +115,7 @@ def check_line_counts(named_counts: dict[str, int]) -> None:
 
 
 def read_bytes(path: Any) -> bytes:
-    """Read a whole file. Raise UserError if that fails, or it has more than ``MAX_FILE_BYTES``."""
+    """Read a whole file."""
     content = bytearray()
     try:
         with open(path, "rb") as file:
@@ -140,7 +131,7 @@ def read_bytes(path: Any) -> bytes:
 
 
 def compute_sha256(path: Any) -> str:
-    """Return the SHA-256 of a file, in hexadecimal. Raise UserError if the file cannot be read."""
+    """Return the SHA-256 of a file, in hexadecimal."""
     try:
         return file_digest(path)
     except OSError as error:
@@ -195,7 +186,7 @@ def _hash_version(path: str, version: tuple[int, ...]) -> str:
 
 
 def read_json(path: Any) -> Any:
-    """Return the value in a JSON file. Raise UserError if the file cannot be read or is no JSON."""
+    """Return the value in a JSON file."""
     return parse_json(decoded(read_bytes(path), str(path)), str(path))
 
 
@@ -218,11 +209,7 @@ def read_objects(path: Any) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def parse_json(text: str, where: str = "") -> Any:
-    """Parse JSON text within the limits of this module; ``where`` (``path:line``) is for messages.
-
-    Raise UserError if ``text`` is no JSON, is nested deeper than ``MAX_DEPTH``, or has a lone
-    surrogate or an integer of more than ``MAX_DIGITS`` digits.
-    """
+    """Parse JSON text within the limits of this module; ``where`` is for messages."""
     where = where and f"{where}: "
     try:
         # brackets inside strings are counted too: this is a cheap upper bound
@@ -247,8 +234,7 @@ def parse_json(text: str, where: str = "") -> Any:
 
 
 def parse_object(line: str, where: str) -> dict[str, Any]:
-    """Parse a JSON object; ``where`` (``path:line``) is for messages. Raise UserError if ``line``
-    is no JSON object, or :func:`parse_json` refuses it."""
+    """Parse a JSON object; ``where`` (``path:line``) is for messages."""
     entry = parse_json(line, where)
     if not isinstance(entry, dict):
         raise UserError(f"{where}: must be a JSON object, but is {type(entry).__name__} instead.")

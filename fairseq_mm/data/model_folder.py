@@ -217,7 +217,7 @@ def _is_in_hub_cache(folder: str, target: str) -> bool:
 
 
 def _inner_file(folder: str, name: str) -> str:
-    """Return the path of a file in a folder. Raise UserError if it is no regular file."""
+    """Return the path of a file in a folder."""
     path = os.path.join(folder, name)
     try:
         mode = os.stat(path).st_mode
@@ -238,10 +238,7 @@ def _check_digest(path: str, expected: str) -> None:
 
 
 def _read_weights(folder: str, record: Mapping[str, Any]) -> dict[str, Any]:
-    """Read the state dict in ``model.safetensors``.
-
-    Raise UserError if the file differs from ``record``, the field ``weights`` of ``config.json``.
-    """
+    """Read the state dict in ``model.safetensors``."""
     library = import_extra("safetensors.torch", extra="hub", purpose="reading a model folder")
     path = _inner_file(folder, WEIGHTS_FILE)
     size = os.path.getsize(path)

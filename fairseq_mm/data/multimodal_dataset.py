@@ -259,7 +259,7 @@ class MultimodalDataset(FairseqDataset):
 
 def encode_words(dictionary: Dictionary, words: str) -> Tensor:
     """Return the dictionary indices ``[words]`` of words separated by white space, without
-    ``</s>``. Raise UserError if a word is not in the dictionary."""
+    ``</s>``."""
     indices = []
     for word in words.split():
         index = dictionary.index(word)

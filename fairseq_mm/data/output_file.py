@@ -19,7 +19,7 @@ def output_file(path: Union[str, os.PathLike], *, errors: str = "strict") -> Ite
 
     A device or a pipe (``/dev/null``, ``/dev/stdout``) is written directly. A symbolic link stays,
     and the file to which it points is replaced. ``errors`` says how characters that cannot be
-    encoded are handled, as in :func:`open`. Raise UserError if the file cannot be written.
+    encoded are handled, as in :func:`open`.
     """
     path = os.fspath(path)
     try:
@@ -109,7 +109,6 @@ def _remove(path: str) -> None:
 
 
 def write_file(path: Union[str, os.PathLike], text: str) -> None:
-    """Write ``text`` to a file completely or not at all. Raise UserError if the file cannot be
-    written."""
+    """Write ``text`` to a file completely or not at all."""
     with output_file(path) as file:
         file.write(text)

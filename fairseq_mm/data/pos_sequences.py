@@ -58,7 +58,7 @@ class TagLines:
 
 
 def read_tags(path: str) -> list[str]:
-    """Read the lines of a ``.tags`` file. Raise UserError if the file is missing or not UTF-8."""
+    """Read the lines of a ``.tags`` file."""
     what = "it has the tags of each line of text: make it with scripts/tag_pos.py"
     return [line for _, line in read_lines(path, what=what)]
 
@@ -78,8 +78,7 @@ def make_tag_dictionary(lines: Iterable[str]) -> Dictionary:
 
 
 def load_tag_dictionary(folder: str) -> Dictionary:
-    """Build the dictionary of the tags in ``train.tags`` of a data folder. Raise UserError if the
-    file is missing or has no tags."""
+    """Build the dictionary of the tags in ``train.tags`` of a data folder."""
     path = os.path.join(folder, "train.tags")
     dictionary = make_tag_dictionary(read_tags(path))
     if len(dictionary) == dictionary.nspecial:
@@ -117,8 +116,7 @@ def load_pos_sequences(
 def check_alignment(
     path: str, num_tags: np.ndarray, text_path: str, num_tokens: np.ndarray
 ) -> None:
-    """Check that each line has one tag for each token. Raise UserError if the numbers of a line
-    differ.
+    """Check that each line has one tag for each token.
 
     Args:
         path: Path of the tags, for messages.
@@ -153,7 +151,7 @@ def sample_pos_sequences(counts: "Counter[str]", number: int, *, seed: int) -> l
     """Sample ``number`` part-of-speech sequences with replacement.
 
     ``counts`` maps each sequence to its number of occurrences, to which its probability is
-    proportional. Raise UserError if ``counts`` is empty.
+    proportional.
     """
     if not counts:
         raise UserError("there are no part-of-speech sequences of that length to draw from.")
@@ -178,8 +176,7 @@ class FolderPosSequences:
 
     @cached_property
     def dictionary(self) -> Dictionary:
-        """Dictionary of the tags, built at the first access. Raise UserError if the folder has no
-        tags."""
+        """Dictionary of the tags, built at the first access."""
         if self._words is not None:
             return build_dictionary(self._words)
         return load_tag_dictionary(self.folder)

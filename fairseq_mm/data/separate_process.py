@@ -25,8 +25,7 @@ def in_separate_process(path: str, function: Callable[[], Any]) -> Any:
     represent.
 
     ``path`` is the file that the function reads: its size determines the time limit, and messages
-    name it. Raise UserError if the function raises one, crashes, or takes too long or too much
-    memory, or if no process can be started.
+    name it.
     """
     size = os.path.getsize(path) if os.path.isfile(path) else 0
     receiver, sender = multiprocessing.Pipe(duplex=False)

@@ -22,7 +22,7 @@ from typing import Any, Optional, Union
 
 import numpy as np
 
-from fairseq_mm.data.input_files import SPLITS, parse_json, read_lines, refuse_device
+from fairseq_mm.data.input_files import SPLITS, parse_json, read_lines
 from fairseq_mm.errors import UserError
 
 MISSING_IMAGES = "missing_images.txt"
@@ -30,7 +30,6 @@ MISSING_IMAGES = "missing_images.txt"
 
 def _check_split_file(path: Union[str, os.PathLike]) -> None:
     """Raise UserError that names a folder's splits if the folder has no file of this split."""
-    refuse_device(path)
     folder, name = os.path.split(os.fspath(path))
     split = name.partition(".")[0]
     if os.path.exists(path) or not os.path.isdir(folder or "."):
@@ -43,8 +42,7 @@ def _check_split_file(path: Union[str, os.PathLike]) -> None:
 
 
 def read_visual_ids(path: Union[str, os.PathLike]) -> list[str]:
-    """Read a file ``<split>.visual_ids``, which has one line per example. Raise UserError if the
-    file is missing, is not UTF-8, or has an empty line or key."""
+    """Read a file ``<split>.visual_ids``, which has one line per example."""
     _check_split_file(path)
     lines = []
     for number, line in read_lines(path, what="it names the image of each line of text"):
@@ -66,8 +64,7 @@ def first_lines(visual_ids: list[str]) -> np.ndarray:
 
 def read_references(path: Union[str, os.PathLike]) -> dict[str, list[str]]:
     """Read the references of a split; return a dictionary from a line of ``<split>.visual_ids`` to
-    its references, in the order of the file. Raise UserError if the file is missing, or a line has
-    another format or repeats an id."""
+    its references, in the order of the file."""
     _check_split_file(path)
     references: dict[str, list[str]] = {}
     for number, line in read_lines(path, what="it holds the references of each item"):
@@ -93,7 +90,6 @@ def read_published_captions(folder: Union[str, os.PathLike], split: str) -> Opti
 
     The captions are the references in ``<split>.references.jsonl``. Return None if this file or
     ``<split>.visual_ids`` does not exist, or if an image has more or fewer references than lines.
-    Raise UserError if a file is damaged.
     """
     ids_path = Path(folder) / f"{split}.visual_ids"
     references_path = Path(folder) / f"{split}.references.jsonl"
@@ -110,7 +106,6 @@ def read_published_captions(folder: Union[str, os.PathLike], split: str) -> Opti
 def read_oov_words(path: Union[str, os.PathLike]) -> list[list[str]]:
     """Read, for each line of a split, the words that ``<unk-0>``, ``<unk-1>``, ... stand for. Raise
     UserError if the file is missing, or a line is no JSON list of words."""
-    refuse_device(path)
     oov_words = []
     what = "it holds the words that <unk-0>, <unk-1>, ... stand for"
     for number, line in read_lines(path, what=what):
@@ -126,9 +121,8 @@ def read_oov_words(path: Union[str, os.PathLike]) -> list[list[str]]:
 
 def read_missing_images(folder: Union[str, os.PathLike]) -> frozenset[str]:
     """Read the ids of images without features from ``missing_images.txt``; without this file, there
-    are none. Raise UserError if the file cannot be read, or has an empty line."""
+    are none."""
     path = Path(folder) / MISSING_IMAGES
-    refuse_device(path)
     if not path.exists():
         return frozenset()
     ids = []

@@ -62,14 +62,13 @@ def story_text_path(data: Folder, split: str) -> Path:
 
 
 def read_side(data: Folder, split: str, side: str) -> list[list[str]]:
-    """Read the words of each prompt or story of a split; :func:`side_path` explains the arguments.
-    Raise UserError if the file cannot be read or is empty."""
+    """Read the words of each prompt or story of a split, see :func:`side_path`."""
     return _read_words(side_path(data, split, side), "`fairseq-mm prepare prompts` writes it")
 
 
 def read_story_words(data: Folder, split: str) -> list[list[str]]:
     """Read the words of each visual story of a split in the data folder ``data``, sentence
-    separators included. Raise UserError if the file cannot be read or is empty."""
+    separators included."""
     what = "it holds the stories, one a line; `fairseq-mm prepare` writes it"
     return _read_words(story_text_path(data, split), what)
 
@@ -78,8 +77,7 @@ def read_story_split(data: Folder, split: str) -> StorySplit:
     """Read the prompts and stories of a split from a data folder.
 
     ``data`` is the data folder. It may also be one of the subfolders ``prompts`` and ``stories``
-    for language models; both texts are then read from the folder around it. Raise UserError if the
-    line counts of prompts and stories differ.
+    for language models; both texts are then read from the folder around it.
     """
     sides = {str(side_path(data, split, x)): read_side(data, split, x) for x in (SOURCE, TARGET)}
     check_line_counts({path: len(words) for path, words in sides.items()})
@@ -88,7 +86,7 @@ def read_story_split(data: Folder, split: str) -> StorySplit:
 
 def read_albums(data: Folder, split: str) -> list[str]:
     """Read the album id of each visual story from ``<split>.stories.jsonl`` in the data folder
-    ``data``. Raise UserError if the file cannot be read, or a line names no album."""
+    ``data``."""
     path = Path(data) / f"{split}.stories.jsonl"
     albums = []
     for number, line in read_lines(path, what="it names the album of each story"):
@@ -103,9 +101,7 @@ def read_albums(data: Folder, split: str) -> list[str]:
 
 
 def read_visual_story_split(data: Folder, split: str) -> VisualStorySplit:
-    """Read the visual stories of a split in the data folder ``data``, with their images and albums.
-    Raise UserError if a file cannot be read, the line counts differ, or a story does not have five
-    sentences and images."""
+    """Read the visual stories of a split, with their images and albums."""
     stories = read_story_words(data, split)
     visual_path = Path(data) / f"{split}.visual_ids"
     visual_ids = read_visual_ids(visual_path)

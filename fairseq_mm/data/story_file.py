@@ -29,8 +29,7 @@ class Story(NamedTuple):
 
 
 def read_stories(path: Union[str, Path]) -> list[Story]:
-    """Read a file of stories. Raise UserError if the file cannot be read or has no story, or if a
-    line is malformed, repeats an id or has an empty story."""
+    """Read a file of stories."""
     stories: dict[str, Story] = {}
     for number, line in read_lines(path):
         if not line.strip():

@@ -149,8 +149,7 @@ class Subwords:
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> "Subwords":
-        """Build a tokenizer from the result of ``to_state``. Raise UserError if ``state`` has
-        another format."""
+        """Build a tokenizer from the result of ``to_state``."""
         try:
             files = {
                 name: base64.b64decode(content, validate=True)
@@ -167,8 +166,7 @@ class Subwords:
         """Build a tokenizer of the kind ``kind`` from its files.
 
         ``paths`` maps each file name that ``KINDS`` lists for the kind to the path of the file;
-        :class:`Subwords` explains ``indexed_oov``. Raise UserError that names a missing or damaged
-        file.
+        :class:`Subwords` explains ``indexed_oov``.
         """
         return cls(
             kind,
@@ -179,8 +177,7 @@ class Subwords:
 
     @classmethod
     def load(cls, folder: Union[str, os.PathLike]) -> "Subwords":
-        """Load the tokenizer of a data folder; without ``subwords.json``, its kind is ``none``.
-        Raise UserError if a file is missing or damaged."""
+        """Load the tokenizer of a data folder; without ``subwords.json``, its kind is ``none``."""
         path = os.path.join(os.fspath(folder), SUBWORDS_FILE)
         if not os.path.exists(path):
             return cls()
@@ -198,8 +195,7 @@ class Subwords:
 
         If the folder has ``subwords.json``, this file names the kind of the tokenizer. Otherwise
         the kind is ``gpt2`` if the folder has ``encoder.json`` and ``vocab.bpe``, as fairseq's BART
-        does, or ``sentencepiece`` if it has the file of a sentencepiece model. Raise UserError if
-        the folder has no such files, or a file is damaged.
+        does, or ``sentencepiece`` if it has the file of a sentencepiece model.
         """
         root = Path(folder)
         if (root / SUBWORDS_FILE).exists():
@@ -230,7 +226,7 @@ class Subwords:
 
     def save(self, folder: Union[str, os.PathLike]) -> None:
         """Write ``subwords.json`` and the tokenizer's files to a folder, which is created if
-        necessary. Raise UserError if a file cannot be written."""
+        necessary."""
         os.makedirs(folder, exist_ok=True)
         for name, content in self.files.items():
             path = Path(folder) / name

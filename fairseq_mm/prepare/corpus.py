@@ -215,8 +215,7 @@ class Corpus:
         """Move a random sample of the training examples to ``split``.
 
         Groups of examples, such as albums with all their stories, are moved as a whole; ``size`` is
-        the number of groups. With size 0 nothing changes. Raise UserError if the split has examples
-        already, or no group would be left for training.
+        the number of groups. With size 0 nothing changes.
         """
         if size == 0:
             return
@@ -267,8 +266,6 @@ class Corpus:
 
     def leave_out_missing(self, missing: Mapping[str, str], *, policy: str) -> None:
         """Apply a policy to the examples whose images or videos are missing.
-
-        Raise UserError if no example of a split would be left.
 
         Args:
             missing: Dict from the key of a missing image or video to the reason.

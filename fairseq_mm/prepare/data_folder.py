@@ -53,12 +53,7 @@ def run_preprocess(arguments: list[str]) -> None:
 
 
 def _check_output(output: Path, files: Set[str], *, kind: str, overwrite: bool) -> None:
-    """Check that a run may write prepared data to the folder ``output``.
-
-    Raise UserError if fairseq-preprocess cannot read its path, if the folder has prepared data and
-    ``overwrite`` is False, or if that data is of another kind, such as ``captions``, than ``kind``.
-    ``files`` are the paths, relative to ``output``, of all files that a run may make.
-    """
+    """Check that a run may write prepared data to the folder ``output``."""
     # fairseq-preprocess splits --validpref and --testpref at commas
     if "," in os.path.abspath(output):
         raise UserError(f"--output {output}: fairseq-preprocess cannot read paths with a comma.")
@@ -105,8 +100,7 @@ def partial_folder(
     """Yield a temporary folder in ``output`` whose files are moved to ``output`` at the end.
 
     After an error the files are deleted. Inside the ``with`` block, ``output`` is locked. The files
-    of an earlier run that was killed while they were moved are moved first. Raise UserError if
-    another process writes to ``output``, or ``output`` has prepared data that may not be replaced.
+    of an earlier run that was killed while they were moved are moved first.
 
     Args:
         output: Data folder.
@@ -187,11 +181,7 @@ def write_report(folder: Path, kind: str, report: dict[str, object]) -> dict[str
 
 
 def read_dictionary_words(path: Path) -> set[str]:
-    """Read the words of a ``dict.txt``.
-
-    Raise UserError, which names ``path:line``, if a line is not ``word count``, repeats a word or
-    defines one of fairseq's control symbols.
-    """
+    """Read the words of a ``dict.txt``."""
     words: set[str] = set()
     for number, line in read_lines(path):
         word, _, count = line.rpartition(" ")

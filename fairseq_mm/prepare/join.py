@@ -175,13 +175,7 @@ def _prefix_repeated_ids(
     corpus: Corpus,
     stores: dict[Path, list[tuple[str, str]]],
 ) -> None:
-    """Put the name of the folder before every id if an id occurs in two folders.
-
-    Args:
-        selected: Examples by folder and split; their ids change in place.
-        corpus: Corpus whose notes get a line for the user.
-        stores: Path and id prefix of each feature store, by folder; prefixes change in place.
-    """
+    """Put the name of the folder before every id if an id occurs in two folders."""
     ids: dict[Path, set[str]] = {}
     for folder, splits in selected.items():
         ids[folder] = {str(image.id) for images in splits.values() for image in images or []}

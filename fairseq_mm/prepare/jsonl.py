@@ -23,8 +23,6 @@ Paths = dict[Optional[str], list[Path]]
 def read_jsonl(table: FieldTable, paths: Paths, *, keys: str = "name") -> Corpus:
     """Read a user's own examples.
 
-    Raise UserError with ``path:line`` if a line is wrong, or if there is no example.
-
     Args:
         table: Field table of the task. Each line must have the required fields of the task. The
             fields ``table.uniform`` and ``split`` must be in all lines or in none.
@@ -73,15 +71,7 @@ def make_visual_key(path: str, keys: str) -> str:
 
 
 class _Reader:
-    """Reader of examples that compares each line with all earlier lines.
-
-    Raises UserError if only some of the lines have an optional field, if two examples have the same
-    id, or if two images or videos would have the same key in the feature store.
-
-    Args:
-        table: Fields of the task's examples.
-        keys: Form of the keys, see :func:`make_visual_key`.
-    """
+    """Reader of examples that compares each line with all earlier lines."""
 
     def __init__(self, table: FieldTable, keys: str) -> None:
         self.table = table
@@ -160,11 +150,7 @@ class _Reader:
 
 
 def _parse(table: FieldTable, line: str, where: str) -> dict[str, Any]:
-    """Parse a JSON line, and return all of its fields as a dict.
-
-    Raise UserError if a required field is missing, or a field has a wrong type. ``table`` describes
-    the task's fields; ``where`` is the line's ``path:line``, for messages.
-    """
+    """Parse a JSON line, and return all of its fields as a dict."""
     entry = parse_object(line, where)
     required = [*([table.visual] if table.visual else []), *table.texts]
     for field in required:

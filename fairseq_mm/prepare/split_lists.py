@@ -24,8 +24,7 @@ def list_entries(content: object, path: Path, name: str) -> Iterator[tuple[str, 
 
 
 def read_field(entry: object, name: str, where: str, kind: type = str) -> Any:
-    """Return the field ``name`` of a JSON object. Raise UserError if it is missing, or its type is
-    not ``kind``: ``str``, ``int`` or ``list``."""
+    """Return the field ``name`` of a JSON object."""
     value = entry.get(name) if isinstance(entry, dict) else None
     # isinstance would accept true and false as numbers
     if type(value) is not kind:
@@ -40,8 +39,7 @@ def read_karpathy(path: Path, *, name: str, published: dict[str, int]) -> Corpus
     """Read one of Karpathy's division files: ``dataset_coco.json``, ``dataset_flickr30k.json``.
 
     Each element of the file's list ``images`` has ``filename``, which becomes the id, ``split`` and
-    ``sentences`` (each with ``raw`` and ``tokens``). Raise UserError if the file holds another data
-    set, or an image lacks a field.
+    ``sentences`` (each with ``raw`` and ``tokens``).
 
     Args:
         path: Path of the division file.
@@ -76,8 +74,7 @@ def read_karpathy(path: Path, *, name: str, published: dict[str, int]) -> Corpus
 def read_id_list(path: Path, *, parse_id: Optional[Callable[[str], str]] = None) -> list[str]:
     """Read the ids of images from a file with one image per line.
 
-    ``parse_id`` turns a line into an id; with None the line is the id. Raise UserError if an image
-    occurs twice.
+    ``parse_id`` turns a line into an id; with None the line is the id.
     """
     lines_by_id: dict[str, int] = {}
     for number, line in read_lines(path):
@@ -94,10 +91,7 @@ def read_id_list(path: Path, *, parse_id: Optional[Callable[[str], str]] = None)
 
 
 def split_files(pairs: list[str]) -> dict[str, Path]:
-    """Parse the ``SPLIT=FILE`` arguments of ``--split-ids``; return a dict from split to file.
-
-    Raise UserError if an argument has another form, or its split is unknown or repeated.
-    """
+    """Parse the ``SPLIT=FILE`` arguments of ``--split-ids``; return a dict from split to file."""
     files: dict[str, Path] = {}
     for pair in pairs:
         split, _, file = pair.partition("=")
@@ -117,8 +111,7 @@ def select_splits(
     """Fill ``corpus.splits`` according to lists of images, and add to ``corpus.exceptions``.
 
     The exceptions are images in a list that have no captions, images with captions that are in no
-    list, and ids that are no image names. Raise UserError if no image of a list has captions, or an
-    image is in two lists.
+    list, and ids that are no image names.
 
     Args:
         corpus: Corpus without splits, which is changed.

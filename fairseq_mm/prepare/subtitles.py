@@ -36,8 +36,7 @@ def read_transcript(path: Path) -> str:
     """Read the spoken text from a file.
 
     A file ``.srt`` or ``.vtt`` is read as subtitles; the text of a file ``.txt`` or without suffix
-    is not changed. Raise UserError if the file has another suffix, cannot be read, is not UTF-8 (or
-    UTF-16 with a byte order mark), or is ``.srt`` or ``.vtt`` but has no subtitles.
+    is not changed.
     """
     if path.suffix.lower() not in (*TRANSCRIPT_SUFFIXES, ""):
         endings = ", ".join(TRANSCRIPT_SUFFIXES)

@@ -26,9 +26,6 @@ def tag_folder(
 ) -> Iterator[str]:
     """Tag the text of a folder made by ``prepare captions``; yield a message for each file written.
 
-    Raise UserError if there is no text, another process writes to the folder, or the tagger or its
-    model is not installed.
-
     Args:
         folder: Data folder.
         tagger: ``nltk``, ``spacy`` or ``rules``; by default NLTK, or spaCy if NLTK is not
@@ -64,7 +61,7 @@ def tag_folder(
 
 
 def installed_tagger() -> str:
-    """Return ``nltk`` or ``spacy``, the first that is installed. Raise UserError without either."""
+    """Return ``nltk`` or ``spacy``, the first that is installed."""
     for name in ("nltk", "spacy"):
         if importlib.util.find_spec(name) is not None:
             return name
@@ -78,8 +75,6 @@ def tag_lines(
     lines: Sequence[str], tagger: str, *, model: Optional[str] = None, known: Sequence[str] = ()
 ) -> Iterator[str]:
     """Yield the universal part-of-speech tags of each line's tokens.
-
-    Raise UserError if the tagger or its model is not installed.
 
     Args:
         lines: Lines of tokens separated by spaces. The tags of a line are separated by spaces too.

@@ -14,7 +14,7 @@ import logging
 import re
 import shlex
 from collections.abc import Iterable
-from contextlib import ExitStack, nullcontext
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Callable, ClassVar, Optional
@@ -22,7 +22,6 @@ from typing import Any, Callable, ClassVar, Optional
 from tqdm.auto import tqdm
 
 from fairseq_mm.data.caption_text import reserved_token
-from fairseq_mm.data.elapsed_time import elapsed_time
 from fairseq_mm.data.input_files import SPLITS
 from fairseq_mm.errors import UserError
 from fairseq_mm.prepare.corpus import Corpus, Example, FieldTable
@@ -50,9 +49,6 @@ _SENTENCE = re.compile("[\u3040-\u30ff\u3400-\u9fff]{5}|[\u0e00-\u109f\u1780-\u1
 @dataclass
 class Vocabulary:
     """Options of a dictionary, which is made from the training split or read from a file.
-
-    Raises UserError if ``threshold`` or ``max_words`` is below 1 or given together with
-    ``dictionary``, or if fairseq cannot read ``dictionary``.
 
     Args:
         text: Noun for the text, such as ``captions``, for messages.
@@ -256,8 +252,7 @@ class FolderWriter:
         """Write a corpus, and its features if the release has some, to a data folder.
 
         Returns the content of ``prepare.json``. If the run is interrupted, ``output`` gets no files
-        except features. Raise UserError if the folder has prepared data already, a text has no word
-        or has a control symbol of fairseq, or a dictionary has no word.
+        except features.
 
         Args:
             corpus: Examples by split. Without the split train, the vocabularies must be existing
@@ -301,12 +296,9 @@ class FolderWriter:
                 **({"commands": commands} if len(commands) > 1 else {"command": commands[0]}),
             }
             if binarize:
-                # several workers are forked processes
-                with elapsed_time("binarize") if self.workers == 1 else nullcontext():
-                    self._binarize(partial, corpus, report, strict)
+                self._binarize(partial, corpus, report, strict)
                 self.finish_folder(partial, list(counts))
-            with elapsed_time("count unknown words"):
-                self._count_unknown(partial, counts, corpus.notes)
+            self._count_unknown(partial, counts, corpus.notes)
             if corpus.write_features is not None:
                 corpus.features_written = corpus.write_features(output, partial)
             return write_report(partial, kind, report)
@@ -362,11 +354,7 @@ class FolderWriter:
         return counts
 
     def tokenize_field(self, example: Example, name: str) -> list[list[str]]:
-        """Tokenize each text of the field ``name``; return a list of tokens for each text.
-
-        Raise UserError if a text has a control symbol of fairseq, or, unless ``skip_empty`` is
-        set, no word.
-        """
+        """Tokenize each text of the field ``name``; return a list of tokens for each text."""
         token_lists = []
         for number, text in enumerate(example.texts[name], 1):
             tokens = self.tokenize(text)

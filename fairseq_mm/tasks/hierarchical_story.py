@@ -2,7 +2,7 @@
 
 Fan, Lewis, Dauphin. Hierarchical Neural Story Generation. ACL 2018.
 
-The data folder is made by ``scripts/prepare_writingprompts.py`` or ``fairseq-mm prepare prompts``.
+The data folder is made by ``fairseq-mm prepare writingprompts`` or ``fairseq-mm prepare prompts``.
 It has ``dict.wp_source.txt``, ``dict.wp_target.txt`` and ``<split>.wp_source-wp_target.*`` in the
 format of ``fairseq-preprocess``. This task trains on every folder that fairseq's ``translation``
 accepts. Unlike ``translation``, it checks the folder first and skips no example.

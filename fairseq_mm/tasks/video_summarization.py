@@ -3,7 +3,7 @@
 Yu, Dai, Liu, Fung. Vision Guided Generative Pre-trained Language Models for Multimodal Abstractive
 Summarization. EMNLP 2021.
 
-The data folder is made by ``scripts/prepare_how2.py`` or ``fairseq-mm prepare videos``. It has
+The data folder is made by ``fairseq-mm prepare how2`` or ``fairseq-mm prepare videos``. It has
 transcripts and summaries in the pair format of ``fairseq-preprocess`` (``<split>.tran-desc.*``),
 ``<split>.visual_ids``, ``<split>.references.jsonl``, ``subwords.json`` and ``features.h5``. Models
 that read only transcripts need no features.

@@ -1,6 +1,6 @@
 """Defines the task of stories of five images: ``--task visual_storytelling``.
 
-The data folder is made by ``scripts/prepare_vist.py`` or ``fairseq-mm prepare stories``. It has the
+The data folder is made by ``fairseq-mm prepare vist`` or ``fairseq-mm prepare stories``. It has the
 format of ``multimodal_captioning``, except that a line of ``<split>.visual_ids`` has five ids and a
 line of text is a whole story, with ``<sent>`` between its five sentences. Images that are listed in
 ``missing_images.txt`` become padding at their place in the batch. Training and perplexity count

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from fairseq_mm.cli import image_lookup
 from fairseq_mm.cli.image_lookup import keys_in_stores, missing_in_folders
 from fairseq_mm.data.feature_store_writer import FeatureStoreWriter
 from fairseq_mm.errors import UserError
@@ -14,7 +13,7 @@ from fairseq_mm.errors import UserError
 
 @pytest.fixture
 def images(tmp_path):
-    """1 and 2 can be read, 3 is cut off, 4 is empty; 5 lies in an archive."""
+    """Five images; 5 lies in an archive."""
     folder = tmp_path / "photos"
     (folder / "train").mkdir(parents=True)
     image = Image.fromarray(np.zeros((3, 5, 3), dtype=np.uint8))
@@ -32,27 +31,6 @@ def test_images_are_found_by_their_stem_in_folders_and_archives(images, tmp_path
     folders = [str(images), str(tmp_path / "more.tar")]
     missing = missing_in_folders("1234567", folders)
     assert missing == {"6": "no such file", "7": "no such file"}
-    missing = missing_in_folders("12347", folders[:1], verify=True)
-    assert list(missing) == ["7", "3", "4"]
-    assert missing["4"] == "is empty"
-    assert "\n" not in missing["3"]
-
-
-def test_many_images_are_verified_in_order_by_several_processes(images, monkeypatch):
-    monkeypatch.setattr(image_lookup, "_MIN_IMAGES_FOR_PROCESSES", 2)
-    missing = missing_in_folders("4321", [str(images)], verify=True)
-    assert list(missing) == ["4", "3"]
-
-
-def test_a_image_that_vanishes_meanwhile_is_missing(images, monkeypatch):
-    from fairseq_mm.extract import media_list
-
-    def vanished(image):
-        raise FileNotFoundError(2, "No such file or directory")
-
-    monkeypatch.setattr(media_list.MediaFile, "open", vanished)
-    missing = missing_in_folders("1", [str(images)], verify=True)
-    assert missing == {"1": "No such file or directory"}
 
 
 def test_a_folder_that_is_not_there_is_refused():

@@ -5,8 +5,7 @@ import json
 
 import pytest
 
-from fairseq_mm.cli import prepare, score
-from fairseq_mm.prepare import writer
+from fairseq_mm.cli import score
 
 
 @pytest.fixture
@@ -19,7 +18,7 @@ def shown(monkeypatch):
         names.append(work)
         yield names.append
 
-    for module in (prepare, score, writer):
+    for module in (score,):
         monkeypatch.setattr(module, "elapsed_time", elapsed_time)
     return names
 
@@ -36,22 +35,3 @@ def test_score_names_each_metric(tmp_path, run_command, shown):
     status, _, err = run_command(*arguments)
     assert (status, err) == (0, "")
     assert shown == ["tokenize", "tokenize references", "rouge_l", "bleu"]
-
-
-@pytest.mark.parametrize(("workers", "binarize"), [(1, ["binarize"]), (2, [])])
-def test_prepare_names_its_parts_and_none_that_forks(
-    tmp_path, run_command, shown, workers, binarize
-):
-    lines = write(
-        tmp_path / "lines.jsonl",
-        [
-            {"prompt": "a dog", "story": "a dog runs far", "split": split}
-            for split in ("train", "valid")
-        ],
-    )
-    arguments = ("prepare", "prompts", lines, "--output", tmp_path / "data")
-    status, _, _ = run_command(
-        *arguments, "--workers", workers, "--target-threshold", 1, "--source-threshold", 1
-    )
-    assert status == 0
-    assert shown == ["read", *binarize, "count unknown words"]

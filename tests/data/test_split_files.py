@@ -1,6 +1,5 @@
 """Files beside the binarised text are read line by line, and what is wrong is named."""
 
-import os
 import re
 
 import pytest
@@ -130,11 +129,3 @@ def test_an_empty_line_is_refused(tmp_path):
     (tmp_path / "missing_images.txt").write_text("12\n \n13\n")
     with pytest.raises(UserError, match=r"missing_images.txt:2: must have the id of an image"):
         read_missing_images(tmp_path)
-
-
-@pytest.mark.parametrize("read", [read_visual_ids, read_references, read_oov_words])
-def test_pipes_and_devices_are_not_read(read, tmp_path):
-    os.mkfifo(tmp_path / "pipe")
-    for path in (tmp_path / "pipe", "/dev/zero"):
-        with pytest.raises(UserError, match=rf"^{path}: is a device or a pipe, but must be a file"):
-            read(path)

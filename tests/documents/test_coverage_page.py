@@ -66,7 +66,6 @@ def test_command_of_the_page_parses(command, parse):
         "examples/video_summarization/1_train.sh DATA SAVE_DIR",
         "GPUS=two examples/video_summarization/1_train.sh DATA SAVE_DIR mffg_rnn",
         "examples/video_summarization/1_trains.sh DATA SAVE_DIR mffg_rnn",
-        "python scripts/prepare_how2.py TEXT --outputs DATA",
         "python scripts/tag_pos.py DATA --taggers spacy",
         "python scripts/no_such_script.py DATA",
     ],

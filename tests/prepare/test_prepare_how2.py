@@ -1,4 +1,4 @@
-"""``scripts/prepare_how2.py``: the release becomes a data folder with features."""
+"""``fairseq-mm prepare how2``: the release becomes a data folder with features."""
 
 import json
 
@@ -11,10 +11,10 @@ from fairseq_mm.data.subwords import Subwords
 
 
 @pytest.fixture
-def prepare(run_script, tmp_path):
+def prepare(run_command, tmp_path):
     def call(*options):
         out = tmp_path / "out"
-        return run_script("prepare_how2.py", *options, "--output", out, "--workers", 1)
+        return run_command("prepare", "how2", *options, "--output", out, "--workers", 1)
 
     return call
 

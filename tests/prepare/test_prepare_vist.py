@@ -1,4 +1,4 @@
-"""``scripts/prepare_vist.py``: the official release becomes a data folder."""
+"""``fairseq-mm prepare vist``: the official release becomes a data folder."""
 
 import json
 
@@ -7,13 +7,12 @@ import pytest
 from PIL import Image
 
 from fairseq_mm.data.feature_store_writer import FeatureStoreWriter
-from fairseq_mm.data.split_files import read_missing_images
 
 
 @pytest.fixture
-def prepare(run_script, release, tmp_path):
+def prepare(run_command, release, tmp_path):
     def call(*options):
-        return run_script("prepare_vist.py", release, "--output", tmp_path / "out", *options)
+        return run_command("prepare", "vist", release, "--output", tmp_path / "out", *options)
 
     return call
 
@@ -127,15 +126,6 @@ def test_stories_of_images_that_are_gone_are_dropped(prepare, images, tmp_path):
     )
 
 
-def test_stories_of_images_that_cannot_be_read_are_kept(prepare, images, tmp_path):
-    options = ["--threshold", 1, "--images", images, "--verify", "--missing", "keep"]
-    status, out, _ = prepare(*options)
-    assert status == 0
-    assert read_missing_images(tmp_path / "out") == {"23", "34"}
-    assert "exception, valid stories kept with images masked: 1 (v; all in" in out
-    assert lines(tmp_path / "out" / "valid.visual_ids") == ["30\t31\t32\t33\t34"]
-
-
 @pytest.fixture
 def store(tmp_path):
     path = tmp_path / "features.h5"
@@ -203,7 +193,6 @@ def test_descriptions_take_the_stores_keys_too(prepare, store, tmp_path):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--verify"], "--verify decodes the images of --images; give both or neither."),
         (["--threshold", "99"], "no word or not even <sent> occurs 99 times or more in the tra"),
         (["--missing", "keep"], "--missing needs --features, or --images, to say"),
         (["--images", "nowhere"], "nowhere: no such file or folder."),
@@ -234,9 +223,9 @@ def test_a_description_of_a_missing_image_can_be_refused(prepare, store, release
     assert f"{path}: annotations[10]: image 24 is missing (not in the feature store); of" in err
 
 
-def test_the_small_release_becomes_a_data_folder(run_script, shared_data, tmp_path):
+def test_the_small_release_becomes_a_data_folder(run_command, shared_data, tmp_path):
     release, options = shared_data("vist_mini"), ("--threshold", 3, "--no-binarize")
-    assert run_script("prepare_vist.py", release, "--output", tmp_path / "out", *options)[0] == 0
+    assert run_command("prepare", "vist", release, "--output", tmp_path / "out", *options)[0] == 0
     counts = json.loads((tmp_path / "out" / "prepare.json").read_text())["counts"]
     assert counts["train"]["stories"] == len(lines(tmp_path / "out" / "text" / "train.txt")) == 2802
     assert counts["valid"]["image_sequences"] == 100

@@ -1,14 +1,14 @@
-"""``scripts/prepare_writingprompts.py``: the official release becomes a data folder."""
+"""``fairseq-mm prepare writingprompts``: the official release becomes a data folder."""
 
 import pytest
 
 
 @pytest.fixture
-def prepare(run_script, tmp_path):
+def prepare(run_command, tmp_path):
     def call(*options):
         out = tmp_path / "out"
-        return run_script(
-            "prepare_writingprompts.py", tmp_path, "--output", out, "--workers", 1, *options
+        return run_command(
+            "prepare", "writingprompts", tmp_path, "--output", out, "--workers", 1, *options
         )
 
     return call

@@ -64,8 +64,7 @@ def read_listed(captions_file: Path, lists: dict[str, Path]) -> Corpus:
     """Read Flickr30k with splits that are lists of images.
 
     ``captions_file`` is ``results_20130124.token`` or ``results.csv``; ``lists`` maps a split to
-    its file of image names, one per line, with or without ``.jpg``. Raise UserError if a file is
-    malformed, or an image is in two lists.
+    its file of image names, one per line, with or without ``.jpg``.
     """
     captions, repaired = _read_captions(captions_file)
     files = [str(path) for path in (captions_file, *lists.values())]

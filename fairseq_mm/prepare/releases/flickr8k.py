@@ -95,8 +95,7 @@ def read_numbered_captions(
 ) -> dict[str, Example]:
     """Read a file with one numbered caption per line; return a dict from image name to captions.
 
-    The captions of an image are sorted by number. Raise UserError with ``path:line`` if a line has
-    a wrong form, or an image has two captions with the same number.
+    The captions of an image are sorted by number.
 
     Args:
         path: Path of the file.

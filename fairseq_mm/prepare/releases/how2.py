@@ -147,12 +147,7 @@ def _video(key: str, transcript: tuple[str, str], summary: tuple[str, str]) -> E
 
 
 def _read_set(folder: Path) -> tuple[list[Example], list[Path], dict[str, list[str]]]:
-    """Read the videos of a set of How2 from its folder.
-
-    Returns:
-        Videos, paths of the set's files, and a dict from a reason to the ids of the videos that are
-        left out for this reason.
-    """
+    """Read the videos of a set of How2 from its folder."""
     with_ids = [folder / f"{side}.tok.txt" for side in ("tran", "desc")]
     if any(path.exists() for path in with_ids):
         transcripts, summaries = map(_read_by_id, with_ids)
@@ -247,7 +242,7 @@ def write_features(source: "FeatureSource", path: Path, *, dtype: str) -> bool:
 
     ``source`` reads the features of each video from its ``.npy`` file, see :func:`find_features`.
     Return True if the store was written, False if the store at ``path`` already had all videos with
-    this dtype. Raise UserError naming the ``.npy`` file if it is not ``[N, 2048]`` and finite.
+    this dtype.
     """
     from fairseq_mm.data.feature_importers import import_features
     from fairseq_mm.data.feature_store import FeatureStore

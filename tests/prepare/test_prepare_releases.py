@@ -1,23 +1,17 @@
-"""``scripts/prepare_*.py``: each reads its release and writes a data folder."""
+"""``fairseq-mm prepare NAME`` reads a release and writes a data folder."""
 
 import json
-from pathlib import Path
 
 import pytest
 
-from fairseq_mm.cli.main import main
-from fairseq_mm.cli.prepare import RELEASES
-
-SCRIPTS = Path(__file__).parents[2] / "scripts"
-
 
 @pytest.fixture
-def prepare(run_script, tmp_path):
+def prepare(run_command, tmp_path):
     """Runs a script with ``--output`` and ``--threshold 1``; returns status, stdout, stderr."""
 
     def call(name, *arguments):
         options = ("--output", tmp_path / "out", "--threshold", 1)
-        return run_script(f"{name}.py", *arguments, *options)
+        return run_command("prepare", name.removeprefix(""), *arguments, *options)
 
     return call
 
@@ -71,7 +65,7 @@ def images_of(report):
 
 
 def test_flickr8k(prepare, flickr8k, report):
-    status, out, err = prepare("prepare_flickr8k", flickr8k)
+    status, out, err = prepare("flickr8k", flickr8k)
     assert status == 0
     assert "exception, captions without a split: 1 (9_x.jpg; all in prepare.json)" in out
     assert "train: 1 images found, 6,000 expected (flickr8k, split official)" in err
@@ -83,7 +77,7 @@ def test_flickr8k(prepare, flickr8k, report):
 
 
 def test_strict_turns_a_deviation_into_an_error(prepare, flickr8k, tmp_path):
-    status, _, err = prepare("prepare_flickr8k", flickr8k, "--strict")
+    status, _, err = prepare("flickr8k", flickr8k, "--strict")
     assert status == 2
     assert err.splitlines()[-1] == (
         "fairseq-mm prepare: --strict: train: 1 images found, 6,000 expected (flickr8k, split "
@@ -93,13 +87,13 @@ def test_strict_turns_a_deviation_into_an_error(prepare, flickr8k, tmp_path):
 
 
 def test_flickr30k(prepare, karpathy, tmp_path, report):
-    assert prepare("prepare_flickr30k", karpathy("flickr30k"))[0] == 0
+    assert prepare("flickr30k", karpathy("flickr30k"))[0] == 0
     assert images_of(report()) == {"train": 1, "valid": 1, "test": 1}
     assert (tmp_path / "out" / "text" / "valid.txt").read_text() == "dog 1\n"
     table = tmp_path / "results.csv"
     table.write_text("".join(f"{n}.jpg| 0| Cat {n} .\n" for n in range(3)))
     arguments = [karpathy("flickr30k"), "--captions", table, "--overwrite"]
-    assert prepare("prepare_flickr30k", *arguments)[0] == 0
+    assert prepare("flickr30k", *arguments)[0] == 0
     assert (tmp_path / "out" / "text" / "valid.txt").read_text() == "cat 1\n"
 
 
@@ -113,7 +107,7 @@ def test_coco_in_each_division(prepare, karpathy, annotations, tmp_path, report)
         ("m_rnn", [*annotations, *ids], {"train": 2, "valid": 1, "test": 1}),
     ):
         arguments = [*arguments, "--split", division, "--overwrite"]
-        assert prepare("prepare_coco", *arguments)[0] == 0
+        assert prepare("coco", *arguments)[0] == 0
         assert report()["split"] == division
         assert images_of(report()) == images
 
@@ -130,7 +124,7 @@ def test_iapr_tc12(prepare, tmp_path, report):
     (tmp_path / "test.txt").write_text("00/3\n")
     ids = ["--split-ids", f"train={tmp_path / 'train.txt'}", f"test={tmp_path / 'test.txt'}"]
     arguments = [tmp_path / "eng", *ids, "--valid-size", 1]
-    assert prepare("prepare_iapr_tc12", *arguments)[0] == 0
+    assert prepare("iapr_tc12", *arguments)[0] == 0
     assert images_of(report()) == {"train": 2, "valid": 1, "test": 1}
     assert report()["counts"]["test"]["captions"] == 2
     assert report()["split"] == "guillaumin, 1 valid images drawn with seed 1"
@@ -148,15 +142,6 @@ def test_iapr_tc12(prepare, tmp_path, report):
     ],
 )
 def test_a_bad_list_of_splits_is_one_line(prepare, tmp_path, pairs, message):
-    status, _, err = prepare("prepare_iapr_tc12", tmp_path, "--split-ids", *pairs)
+    status, _, err = prepare("iapr_tc12", tmp_path, "--split-ids", *pairs)
     assert status == 2
     assert err.startswith(f"fairseq-mm prepare: {message}")
-
-
-def test_every_release_is_a_name_of_the_command_and_has_a_script(capsys):
-    assert {path.stem for path in SCRIPTS.glob("prepare_*.py")} == {
-        f"prepare_{n}" for n in RELEASES
-    }
-    for name in RELEASES:
-        with pytest.raises(SystemExit, match="0"):
-            main(["prepare", name, "--help"])
