@@ -13,19 +13,16 @@ An item (image or video) has at least one row: one for a pooled image, 49 for a 
 video frame. :class:`fairseq_mm.data.feature_store_writer.FeatureStoreWriter` writes the files.
 
 The writer adds two checksums, see :mod:`fairseq_mm.data.feature_store_checksum`. If the rows are
-contiguous and not compressed, as the writer stores them, an item is read directly from its place in
-the file; other layouts are read through h5py. The file is not memory-mapped: if another program
-truncated a mapped file, a read would end the process by SIGBUS. All members must lie in the file
-itself: links, virtual datasets and datasets in other files are refused. Nothing is ever unpickled.
+contiguous and not compressed, as the writer stores them, the file is memory-mapped; other layouts
+are read through h5py. All members must lie in the file itself: links, virtual datasets and datasets
+in other files are refused. Nothing is ever unpickled.
 """
 
 import difflib
 import os
-import time
-import weakref
 from collections.abc import Iterable, Sequence
 from pathlib import PurePosixPath
-from typing import Callable, NoReturn, Optional, Union
+from typing import Callable, Optional, Union
 
 import h5py
 import numpy as np
@@ -49,9 +46,6 @@ SHARD_ATTRIBUTES = ("shard", "shard_of")
 PIECE_BYTES = 1 << 25
 # difflib compares a missing key with each id, which takes too long for millions of ids
 MAX_SEARCHED_FOR_HINT = 50_000
-# An open file's size and time are compared again only after this time: comparing at every read
-# would take about as long as the read.
-COMPARED_EVERY_SECONDS = 0.05
 
 
 class FeatureStore:
@@ -103,11 +97,10 @@ class FeatureStore:
         self._offsets = layout.offsets
         self._num_rows = int(layout.offsets[-1])
         self._rows_offset = layout.rows_offset
-        self._row_bytes = self.dim * self.dtype.itemsize
         self._size_and_time = layout.size_and_time
         self._build_index()
         if preload:
-            self._load_rows()
+            self._open_rows()
 
     @property
     def is_contiguous(self) -> bool:
@@ -131,7 +124,7 @@ class FeatureStore:
     def __getstate__(self) -> dict[str, object]:
         state = self.__dict__.copy()
         # handles are valid in one process only; index, records and rows are made again when needed
-        for name in ("_index", "_sources", "_rows", "_file", "_file_pid", "_descriptor", "_closer"):
+        for name in ("_index", "_sources", "_rows", "_file", "_file_pid"):
             state[name] = None
         return state
 
@@ -174,7 +167,6 @@ class FeatureStore:
 
     def _read_sources(self) -> SourceTable:
         if self._sources is None:
-            self._check_unchanged()
             with open_hdf5(self.path) as file:
                 size, _ = self._size_and_time
                 self._sources = read_sources(self.path, file, len(self.ids), size)
@@ -217,17 +209,12 @@ class FeatureStore:
         # a handle that was inherited through fork belongs to the parent
         if self._file is not None and self._file_pid == os.getpid():
             self._file.close()
-        if self._closer is not None:
-            self._closer()
         self._drop_handles()
 
     def _drop_handles(self) -> None:
-        self._rows: Optional[np.ndarray] = None
+        self._rows: Union[np.ndarray, h5py.Dataset, None] = None
         self._file: Optional[h5py.File] = None
         self._file_pid: Optional[int] = None
-        self._descriptor: Optional[int] = None
-        self._closer: Optional[weakref.finalize] = None
-        self._compared_at = 0.0
 
     def _get_index(self) -> dict[str, int]:
         # a pickle holds the ids, but not the index, which is built from them
@@ -243,86 +230,31 @@ class FeatureStore:
 
     def _read_rows(self, start: int, end: int) -> np.ndarray:
         """Return rows ``start:end`` as a new array ``[end - start, D]``."""
-        if self.preload:
-            return self._load_rows()[start:end].copy()
-        return self._read_file(start, end)
-
-    def _load_rows(self) -> np.ndarray:
-        """Return all rows ``[total rows, D]``, which then stay in memory; forked processes share
-        them."""
-        if self._rows is None:
-            rows = self._read_file(0, self._num_rows)
-            self.close()  # it sets _rows to None
-            self._rows = rows
-        return self._rows
-
-    def _read_file(self, start: int, end: int) -> np.ndarray:
-        rows = np.empty((end - start, self.dim), dtype=self.dtype)
         try:
-            if self._rows_offset is None:
-                if end > start:
-                    self._open_dataset().read_direct(rows, np.s_[start:end])
-                    assert self._file is not None  # opened by _open_dataset
-                    if time.monotonic() - self._compared_at >= COMPARED_EVERY_SECONDS:
-                        self._compare_open_file(self._file.id.get_vfd_handle())
-                return rows
-            if self._descriptor is None:
-                # forked processes may share the descriptor: preadv has no file position
-                descriptor = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
-                # closes the descriptor when the store is garbage-collected without `close`
-                self._closer = weakref.finalize(self, os.close, descriptor)
-                self._compare_open_file(descriptor)
-                self._descriptor = descriptor
-            offset = self._rows_offset + start * self._row_bytes
-            # reads into the array: bytes from os.pread would have to be copied to be writable
-            count = os.preadv(self._descriptor, (rows,), offset)  # type: ignore[arg-type]
-            if count < rows.nbytes:
-                self._read_rest(rows, count, offset)
-            # compared after the read: before it, another program could still change the file
-            if time.monotonic() - self._compared_at >= COMPARED_EVERY_SECONDS:
-                self._compare_open_file(self._descriptor)
+            return np.array(self._open_rows()[start:end], dtype=self.dtype)
         except OSError as error:
             reason = error.strerror or error
             raise UserError(f"{self.path}: rows {start} to {end} unreadable: {reason}") from None
-        return rows
 
-    def _read_rest(self, rows: np.ndarray, count: int, offset: int) -> None:
-        """Fill the rest of the buffer ``rows`` from the file, since one read returns at most 2 GiB.
-
-        The first ``count`` bytes of ``rows`` have been read; they begin at byte ``offset`` of the
-        file.
-        """
-        assert self._descriptor is not None  # opened for the first piece
-        rest = rows.data.cast("B")[count:]
-        while count and rest:
-            offset += count
-            count = os.preadv(self._descriptor, (rest,), offset)
-            rest = rest[count:]
-        if rest:
-            raise UserError(f"{self.path}: was cut short while in use. Start again with the whole.")
-
-    def _compare_open_file(self, descriptor: int) -> None:
-        # not only the path: a program may overwrite the store in place while it is open
-        stat = os.fstat(descriptor)
-        if (stat.st_size, stat.st_mtime_ns) != self._size_and_time:
-            self.close()
-            self._refuse_changed()
-        self._compared_at = time.monotonic()
-
-    def _open_dataset(self) -> h5py.Dataset:
-        if self._file is None or self._file_pid != os.getpid():
-            # a handle inherited through fork shares its file position with the parent: open another
-            self._check_unchanged()
-            self._file, self._file_pid = open_hdf5(self.path), os.getpid()
-            self._compared_at = time.monotonic()
-        return self._file["features"]
-
-    def _check_unchanged(self) -> None:
-        if size_and_time(self.path) != self._size_and_time:
-            self._refuse_changed()
-
-    def _refuse_changed(self) -> NoReturn:
-        raise UserError(f"{self.path}: was replaced or changed while in use. Start again.")
+    def _open_rows(self) -> Union[np.ndarray, h5py.Dataset]:
+        """Return all rows ``[total rows, D]``, in memory, mapped, or as a dataset of HDF5."""
+        # an HDF5 file that was inherited through fork shares its file position with the parent
+        is_foreign = self._file is not None and self._file_pid != os.getpid()
+        if self._rows is None or is_foreign:
+            if size_and_time(self.path) != self._size_and_time:
+                raise UserError(f"{self.path}: was replaced or changed while in use. Start again.")
+            if self._rows_offset is None:
+                self._file, self._file_pid = open_hdf5(self.path), os.getpid()
+                self._rows = self._file["features"]
+            else:
+                shape = (self._num_rows, self.dim)
+                mapped = np.memmap(self.path, self.dtype, "r", self._rows_offset, shape)
+                self._rows = np.asarray(mapped)  # slices of np.memmap are slow
+            if self.preload:
+                rows = self._rows[:]
+                self._rows = rows.copy() if self._file is None else rows.astype(self.dtype)
+                self._file = None
+        return self._rows
 
 
 class FeatureStores:

@@ -10,7 +10,6 @@ import h5py
 import numpy as np
 import pytest
 
-from fairseq_mm.data import feature_store
 from fairseq_mm.data.feature_store import FeatureStore, FeatureStores, is_finite, open_features
 from fairseq_mm.data.feature_store_writer import FeatureStoreWriter
 from fairseq_mm.errors import UserError
@@ -383,24 +382,6 @@ def test_a_store_replaced_while_in_use_is_refused(items, write_store):
     write_store({**items, "e": rows_for(3)})
     with pytest.raises(UserError, match="was replaced or changed while in use"):
         store.read("d")
-
-
-@pytest.mark.parametrize("is_contiguous", [True, False])
-def test_a_store_overwritten_in_place_while_open_is_refused(write_hdf5, monkeypatch, is_contiguous):
-    monkeypatch.setattr(feature_store, "COMPARED_EVERY_SECONDS", 0.0, raising=False)
-    create = {} if is_contiguous else {"chunks": (2, DIM)}
-    rows = np.arange(3 * DIM, dtype=np.float32).reshape(3, DIM)
-    path = write_hdf5("one.h5", create, features=rows)
-    other = write_hdf5("two.h5", create, features=rows + 1)
-    assert os.path.getsize(path) == os.path.getsize(other)
-    store = FeatureStore(path)
-    assert store.is_contiguous is is_contiguous
-    np.testing.assert_array_equal(store.read("y"), rows[1:])
-    with open(other, "rb") as source, open(path, "r+b") as target:
-        target.write(source.read())
-    os.utime(path, ns=(1, 1))  # the clock of the file system may be coarse
-    with pytest.raises(UserError, match="was replaced or changed while in use"):
-        store.read("y")
 
 
 def test_the_union_reads_from_the_store_that_has_the_item(items, write_store):

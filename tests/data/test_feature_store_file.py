@@ -3,8 +3,6 @@
 import os
 import re
 import struct
-import subprocess
-import sys
 
 import h5py
 import numpy as np
@@ -14,7 +12,6 @@ from fairseq_mm.cli.main import main
 from fairseq_mm.data.feature_store import FeatureStore
 from fairseq_mm.data.feature_store_copy import merge_stores
 from fairseq_mm.data.feature_store_file import MEMBERS
-from fairseq_mm.data.feature_store_writer import FeatureStoreWriter
 from fairseq_mm.errors import UserError
 
 DIM, ROWS = 5, 3
@@ -251,36 +248,3 @@ def test_rows_beyond_the_end_of_the_file_are_refused(write, path):
         file.write(content.replace(before, after))
     with pytest.raises(UserError, match="HDF5 file is damaged or cut short"):
         FeatureStore(path)
-
-
-READ = """
-import sys
-from fairseq_mm.data.feature_store import FeatureStore
-from fairseq_mm.errors import UserError
-store = FeatureStore(sys.argv[1])
-store.read("a")
-print("ready", flush=True)
-sys.stdin.readline()
-try:
-    store.read("b")
-except UserError as error:
-    print(error)
-"""
-
-
-def test_a_store_that_is_cut_while_it_is_read_is_one_line(path):
-    with FeatureStoreWriter(path, dim=1024, attributes={}) as writer:
-        for key in "ab":
-            writer.append(key, np.ones((70, 1024)))
-        writer.finish()
-    process = subprocess.Popen(
-        [sys.executable, "-c", READ, path],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    assert process.stdout.readline() == "ready\n"
-    os.truncate(path, 8192)
-    out, _ = process.communicate("go\n", timeout=60)
-    assert process.returncode == 0  # and not -SIGBUS
-    assert out == f"{path}: was cut short while in use. Start again with the whole.\n"
