@@ -32,7 +32,6 @@ from typing import Any
 
 from fairseq_mm.cli import arguments
 from fairseq_mm.cli.arguments import FLAG, REPEATED, Rows
-from fairseq_mm.cli.records import counted
 from fairseq_mm.cli.run_set_up import keep_freed_memory
 from fairseq_mm.errors import UserError
 from fairseq_mm.extract.images import MAX_PIXELS
@@ -219,6 +218,8 @@ def run(args: argparse.Namespace) -> int:
     # after --except, which must leave the same items for each part
     if args.shard is not None:
         items, output, shard = _select_shard(items, output, args.shard)
+    if os.path.exists(output) and not args.overwrite:
+        raise UserError(f"{output}: is finished. Choose another --output, or --overwrite.")
     keep_freed_memory()
     extractor = build_extractor(
         args.model,
@@ -326,12 +327,6 @@ def _describe(summary: Any, output: str, dim: int, reader: Any) -> str:
         text += f" ({unreadable_path(output)})"
     if summary.num_damaged:
         text += f", {summary.num_damaged} damaged ({details_path(output, noun)})"
-    if summary.was_finished:
-        text += "; was finished before, nothing to do"
-        if summary.unlisted:
-            ids = counted(len(summary.unlisted), "id of the store is", "ids of the store are")
-            text += f"; {ids} not among the given {noun}, such as {summary.unlisted[0]}"
-        return f"{text}."
     seconds = max(summary.seconds, 1e-9)  # a run in which nothing could be read divides by it
     inputs = "" if reader.inputs_per_file else f"with {summary.num_inputs} {reader.inputs_are}, "
     return (

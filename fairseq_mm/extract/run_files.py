@@ -3,19 +3,15 @@
 import contextlib
 import logging
 import os
-from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple, Optional, Union
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple, Union
 
-import numpy as np
-
-from fairseq_mm.data.feature_sources import Source
-from fairseq_mm.data.feature_store import SHARD_ATTRIBUTES, FeatureStore
+from fairseq_mm.data.feature_store import FeatureStore
 from fairseq_mm.data.feature_store_writer import FeatureStoreWriter
 from fairseq_mm.errors import UserError
 from fairseq_mm.extract.hashed_file import describe_change
-from fairseq_mm.extract.identity import check_same_extractor
 from fairseq_mm.extract.media_list import MediaFile
-from fairseq_mm.extract.readers import MediaEnd, Unreadable
+from fairseq_mm.extract.readers import MediaEnd
 
 logger = logging.getLogger(__name__)
 
@@ -31,18 +27,12 @@ def details_path(output: str, noun: str) -> str:
     return f"{output}.{noun}.tsv"
 
 
-def write_unreadable(output: str, unreadable: Iterable[tuple[str, Unreadable]]) -> None:
+def write_unreadable(output: str, unreadable: Iterable[tuple[str, str]]) -> None:
     """Write the list of unreadable files next to the store ``output``; remove it if there are none.
 
-    ``unreadable`` has the name and the :class:`.Unreadable` of each file. A line has the name, the
-    reason, and the size, time and SHA-256 of the file if they are known, separated by tabs.
+    ``unreadable`` has the name of each file and the reason, which a line separates by a tab.
     """
-    rows = []
-    for name, (reason, source) in unreadable:
-        fields = [" ".join(field.split()) for field in (name, reason)]
-        if source is not None:
-            fields += [str(source.size), str(source.time), source.digest.hex()]
-        rows.append(fields)
+    rows = [[" ".join(field.split()) for field in pair] for pair in unreadable]
     # an empty list would look as if a file could not be read
     if rows:
         write_rows(unreadable_path(output), rows)
@@ -57,26 +47,6 @@ def write_rows(path: str, rows: Iterable[Sequence[str]]) -> None:
     with open(path + ".tmp", "w", encoding="utf-8", errors="surrogateescape") as file:
         file.writelines("\t".join(row) + "\n" for row in rows)
     os.replace(path + ".tmp", path)
-
-
-def _read_unreadable(path: str) -> dict[str, Optional[Source]]:
-    """Read the list of unreadable files.
-
-    Return a dict from the name of a file to its size, time and SHA-256, or to None if the list does
-    not have them.
-    """
-    sources: dict[str, Optional[Source]] = {}
-    try:
-        with open(path, encoding="utf-8", errors="surrogateescape") as file:
-            for line in file:
-                name, _, *fields = [*line.rstrip("\n").split("\t"), ""]
-                sources[name] = None
-                with contextlib.suppress(ValueError):
-                    size, time, digest, _ = fields
-                    sources[name] = Source(int(size), int(time), bytes.fromhex(digest))
-    except FileNotFoundError:
-        pass
-    return sources
 
 
 class Journal:
@@ -148,8 +118,6 @@ class RunSummary(NamedTuple):
         seconds_waiting: Seconds of waiting for the decoding processes.
         seconds_network: Seconds in which the device computed features. With a GPU, this time
             overlaps with ``seconds_waiting``.
-        was_finished: True if the store was finished before this run, which has added nothing.
-        unlisted: Ids in a finished store that are not among the files of this run.
     """
 
     num_items: int
@@ -160,73 +128,6 @@ class RunSummary(NamedTuple):
     seconds: float = 0.0
     seconds_waiting: float = 0.0
     seconds_network: float = 0.0
-    was_finished: bool = False
-    unlisted: Sequence[str] = ()
-
-
-def check_finished(
-    identity: Mapping[str, object], items: Sequence[MediaFile], output: str, dtype: str, noun: str
-) -> RunSummary:
-    """Check that a finished store equals the store that a run would write. Raise UserError if it
-    differs.
-
-    Args:
-        identity: Attributes that the run would record in the store.
-        items: Files of the run.
-        output: Path of the store.
-        dtype: ``float16`` or ``float32``, as the run would write.
-        noun: ``images`` or ``videos``.
-
-    Returns:
-        Summary of a run that has nothing to do.
-    """
-    store = FeatureStore(output)
-    try:
-        check_same_extractor(
-            store.attributes,
-            identity,
-            recorded_by=f"the features in {output}",
-            given_by="those asked for",
-        )
-        if store.dtype != np.dtype(dtype):
-            raise UserError(f"{output}: is {store.dtype}, but --dtype asks for {dtype}.")
-        for name in SHARD_ATTRIBUTES:
-            if store.attributes.get(name, identity.get(name)) != identity.get(name):
-                shard = store.attributes.get("shard", "1/1")
-                raise UserError(f"{output}: is part {shard} of another list of {noun}.")
-    except UserError as error:
-        raise UserError(f"{error} Choose another --output, or --overwrite.") from None
-    # files that the finished run could not read are not missing, unless they were replaced since
-    unreadable = _read_unreadable(unreadable_path(output))
-    missing = [item for item in items if item.key not in store]
-    new = [item for item in missing if _is_new(item, unreadable)]
-    if new:
-        raise UserError(
-            f"{output}: is finished, but lacks {len(new)} of the {len(items)} {noun}, such as "
-            f"{new[0].name}. Extract them into a second store (--except {output} --output "
-            f"FILE), or all of them anew (--overwrite)."
-        )
-    check_unchanged(
-        store, items, noun, "Extract all of them anew (--overwrite), or choose another --output."
-    )
-    keys = {item.key for item in items}
-    unlisted = [key for key in store.ids if key not in keys]
-    return RunSummary(len(store), len(missing), was_finished=True, unlisted=unlisted)
-
-
-def _is_new(item: MediaFile, unreadable: Mapping[str, Optional[Source]]) -> bool:
-    """Return True if an image or video that a finished store lacks must be read.
-
-    A file must be read if no run has tried it, or if it was unreadable and has changed since.
-
-    Args:
-        item: Image or video.
-        unreadable: Dict from the name of an unreadable file to its size, time and SHA-256; None if
-            they are not known.
-    """
-    name = " ".join(item.name.split())  # as the list has it, which separates fields by tabs
-    source = unreadable.get(name)
-    return name not in unreadable or (source is not None and bool(describe_change(item, source)))
 
 
 def check_same_items(writer: FeatureStoreWriter, items: Sequence[MediaFile], noun: str) -> None:

@@ -23,7 +23,7 @@ from typing import Optional
 import numpy as np
 from tqdm.auto import tqdm
 
-from fairseq_mm.data.feature_store_writer import FeatureStoreWriter, remove_leftover
+from fairseq_mm.data.feature_store_writer import FeatureStoreWriter
 from fairseq_mm.errors import UserError
 from fairseq_mm.extract.decoding import decode_files
 from fairseq_mm.extract.extractor import BatchFeatures, Extractor
@@ -32,7 +32,6 @@ from fairseq_mm.extract.readers import MediaEnd, Reader, Unreadable
 from fairseq_mm.extract.run_files import (
     Journal,
     RunSummary,
-    check_finished,
     check_same_items,
     write_unreadable,
 )
@@ -86,10 +85,6 @@ def extract_to_store(
     if folder and not os.path.isdir(folder):
         raise UserError(f"--output {output}: there is no folder {folder}.")
     attributes = {**extractor.identity, **(shard or {})}
-    if os.path.exists(output) and not overwrite:
-        summary = check_finished(attributes, files, output, dtype, noun)
-        remove_leftover(output)
-        return summary
     with contextlib.ExitStack() as stack:
         writer = FeatureStoreWriter(
             output, dim=extractor.dim, dtype=dtype, attributes=attributes, overwrite=overwrite
@@ -112,7 +107,7 @@ def extract_to_store(
             writer.append(file.key, rows, end.source)
             run.show(len(writer.done))
         if files and not writer.done:
-            name, (reason, _) = run.unreadable[0]
+            name, reason = run.unreadable[0]
             raise UserError(
                 f"none of the {len(files)} {noun} can be read; the first is {name}: {reason}"
             )
@@ -168,7 +163,7 @@ class _Run:
         self.batch_size = batch_size
         self.strict = strict
         self.bar = bar
-        self.unreadable: list[tuple[str, Unreadable]] = []
+        self.unreadable: list[tuple[str, str]] = []
         self.num_damaged = self.num_extracted = self.num_inputs = 0
         self.seconds_waiting = self.seconds_network = 0.0
         self.began = time.perf_counter()
@@ -289,7 +284,7 @@ class _Run:
     def _note_unreadable(self, file: MediaFile, event: Unreadable) -> None:
         if self.strict:
             raise UserError(f"{file.name}: {event.reason}")
-        self.unreadable.append((file.name, event))
+        self.unreadable.append((file.name, event.reason))
 
     def show(self, num_done: int) -> None:
         self.bar.n = num_done + len(self.unreadable)

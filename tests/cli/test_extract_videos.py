@@ -36,8 +36,6 @@ def test_a_folder_of_videos_becomes_a_store(folder, tmp_path, capsys):
     assert "3/3" in err
     store = FeatureStore(output)
     assert [(key, store.count_rows(key)) for key in store.ids] == [("0", 2), ("1", 1), ("2", 3)]
-    assert extract(folder, *MODEL, "--ids", "stem", "--output", output) == 0
-    assert "was finished before, nothing to do" in capsys.readouterr().out
 
 
 def test_options_of_clips_reach_the_store(folder, tmp_path, capsys):
