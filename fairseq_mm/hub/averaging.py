@@ -24,6 +24,10 @@ def average_weights(checkpoints: Sequence[Checkpoint]) -> dict[str, Tensor]:
     Args:
         checkpoints: At least two checkpoints.
     """
+    for one in checkpoints:
+        for name, tensor in one.weights.items():
+            if tensor.is_floating_point() and not bool(tensor.isfinite().all()):
+                raise UserError(f"{one.path}: {name} has NaN or infinite values.")
     first, *others = checkpoints
     for other in others:
         first.check_ensemble(other)
