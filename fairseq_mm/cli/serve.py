@@ -6,12 +6,9 @@
 
 Each checkpoint has a tab: captions of an image, stories of five images, stories of
 prompts (shown while they are written), or summaries of videos with transcripts.
-With --index, a folder that fairseq-mm index has indexed can be searched. "Use via
-API" at the end of the page shows how other programs call the same functions.
-
-Features are extracted with the network that a checkpoint was trained on; its
-weights file is searched next to the checkpoint. If the network or its weights are
-unknown, the tab accepts features (.npy) instead, and says so.
+With --index, a folder that fairseq-mm index has indexed can be searched. If the
+network that extracted a checkpoint's features, or its weights file, is unknown,
+the tab accepts features (.npy) instead, and says so.
 
 Only programs of the own machine can reach the server. With another --host, users
 must log in. The server ends on Ctrl-C or SIGTERM, with status 0.
@@ -30,8 +27,9 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple, Optional
 
 from fairseq_mm.cli import arguments
-from fairseq_mm.cli.arguments import positive
+from fairseq_mm.cli.arguments import Rows, positive
 from fairseq_mm.cli.run_set_up import register_quietly
+from fairseq_mm.data.input_files import read_lines
 from fairseq_mm.errors import UserError, import_extra
 from fairseq_mm.inference.checkpoint_files import with_local_paths
 
@@ -52,43 +50,29 @@ _BETWEEN_TEXTS = 0.1  # seconds between two updates of a story
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     several: dict[str, Any] = {"nargs": "+", "default": [], "action": "extend"}
-    parser.add_argument(
-        "--checkpoint",
-        **several,
-        metavar="CKPT",
-        help="Checkpoint to serve: a file, a folder with one, or an ensemble; several may follow.",
-    )
-    parser.add_argument(
-        "--index",
-        **several,
-        metavar="FOLDER",
-        help="Folder of images that fairseq-mm index has indexed; several may follow.",
-    )
     number: dict[str, Any] = {"type": positive, "metavar": "N"}
-    for name, default, about, kind in (
-        ("--host", "127.0.0.1", "Address to listen on (default: %(default)s).", {}),
-        ("--port", 8000, "Port to listen on (default: %(default)s).", number),
-        ("--max-upload", 32, "Maximum MiB of an uploaded file (default: %(default)s).", number),
-        ("--auth-file", None, "File with a line NAME:PASSWORD for each user.", {"metavar": "FILE"}),
-    ):
-        parser.add_argument(name, default=default, help=about, **kind)
-    models = parser.add_argument_group("models")
-    models.add_argument(
-        "--weights",
-        **several,
-        metavar="FILE",
-        help="State dict files of extractors (default: found by their content beside the "
-        "checkpoints).",
-    )
+    rows: Rows = {
+        "--checkpoint": ("Checkpoints: files, folders or ensembles.", several),
+        "--index": ("Folders of images that fairseq-mm index has indexed.", several),
+        "--weights": ("State dict files of extractors, if not beside the checkpoints.", several),
+        "--host": ("Address (default: %(default)s).", {"default": "127.0.0.1"}),
+        "--port": ("Port (default: %(default)s).", {**number, "default": 8000}),
+        "--max-upload": ("MiB of an upload (default: %(default)s).", {**number, "default": 32}),
+        "--auth-file": ("File with a line NAME:PASSWORD for each user.", {"metavar": "FILE"}),
+    }
+    arguments.add_rows(parser, rows)
     data = "Data folder with the dictionaries of checkpoints of fairseq's own models."
-    arguments.add(models, "data", "device", data={"help": data})
+    arguments.add(parser, "data", "device", data={"help": data})
 
 
 def run(args: argparse.Namespace) -> None:
     arguments.check(args)
     if not args.checkpoint and not args.index:
         raise UserError("nothing to serve: give a --checkpoint, or a folder of images (--index).")
-    users = _read_users(args.auth_file)
+    lines = [line for _, line in read_lines(args.auth_file)] if args.auth_file else []
+    users = [(name, password) for name, _, password in (line.partition(":") for line in lines)]
+    if not all(name and password for name, password in users):
+        raise UserError(f"--auth-file {args.auth_file}: must have lines NAME:PASSWORD.")
     if not users and args.host not in _LOOPBACK:
         raise UserError(
             f"--host {args.host}: can be reached from other machines: give users with passwords "
@@ -104,23 +88,11 @@ def run(args: argparse.Namespace) -> None:
             page = open_page(systems, args.host, args.port, max_upload=args.max_upload, users=users)
         except OSError as error:
             raise UserError(f"--port {args.port}: {error}") from None
-        for system in systems:
-            print(f"{system.name}: {system.about}", file=sys.stderr)
-        print(f"serving at {page.local_url} (Ctrl-C ends)", file=sys.stderr)
+        print(f"serving {', '.join(x.name for x in systems)} at {page.local_url}", file=sys.stderr)
         signal.signal(signal.SIGTERM, signal.default_int_handler)
         with contextlib.suppress(KeyboardInterrupt):
             threading.Event().wait()
         page.close(verbose=False)
-
-
-def _read_users(path: Optional[str]) -> list[tuple[str, str]]:
-    if path is None:
-        return []
-    with open(path, encoding="utf-8") as file:
-        users = [line.strip().partition(":") for line in file if line.strip()]
-    if not users or not all(name and password for name, _, password in users):
-        raise UserError(f"--auth-file {path}: must have lines NAME:PASSWORD.")
-    return [(name, password) for name, _, password in users]
 
 
 class System(NamedTuple):
@@ -148,8 +120,7 @@ def load_systems(args: argparse.Namespace) -> list[System]:
     names = [system.name for system in systems]
     for place, name in enumerate(names):
         if name in names[:place]:
-            number = names[:place].count(name) + 1
-            systems[place] = systems[place]._replace(name=f"{name}_{number}")
+            systems[place] = systems[place]._replace(name=f"{name}_{place + 1}")
     return systems
 
 
@@ -160,8 +131,7 @@ def _load_system(checkpoints: Sequence[Any], args: argparse.Namespace) -> System
     first = checkpoints[0]
     if first.kind not in _PURPOSES:
         raise UserError(
-            f"{first.path}: --arch {first.arch} (--task {first.task_name}) cannot be served: it is "
-            "no model of captions, stories or summaries."
+            f"{first.path}: --arch {first.arch} writes no captions, stories or summaries."
         )
     recorded = first.extractor.get("weights") if first.has_provenance else None
     model: Any = from_checkpoints(
@@ -192,12 +162,8 @@ def open_page(
 ) -> Any:
     """Serve a page with a tab for each system in threads of its own; return the gradio page.
 
-    Args:
-        systems: Result of :func:`load_systems`.
-        host: Address to listen on.
-        port: Port to listen on; None for a free port.
-        max_upload: Maximum size of an uploaded file in MiB.
-        users: Names and passwords; empty for no login.
+    ``port`` is None for a free port, ``max_upload`` is in MiB; without ``users``, who are pairs of
+    name and password, nobody has to log in.
     """
     import gradio as gr
 

@@ -26,7 +26,7 @@ NAMES = {
     "album": "glac_tiny",
     "story": "conv_story_tiny",
     "video": "vg_bart_tiny",
-    "features": "m_rnn_tiny_2",
+    "features": "m_rnn_tiny_5",
     "photos": "photos",
 }
 
