@@ -22,19 +22,15 @@ import signal
 import sys
 import tempfile
 import threading
-import time
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple, Optional
 
 from fairseq_mm.cli import arguments
-from fairseq_mm.cli.arguments import Rows, positive
 from fairseq_mm.cli.run_set_up import register_quietly
 from fairseq_mm.data.input_files import read_lines
 from fairseq_mm.errors import UserError, import_extra
 from fairseq_mm.inference.checkpoint_files import with_local_paths
 
-_LOOPBACK = ("127.0.0.1", "localhost", "::1")
-# kind of a checkpoint -> text of its tab
 _PURPOSES = {
     "captions": "Describes an image in one sentence.",
     "albums": "Tells a story of five images, a sentence for each, in the order of the images.",
@@ -43,15 +39,12 @@ _PURPOSES = {
 }
 # what one request may ask for
 _MOST_BEAMS, _MOST_TEXTS, _MOST_IMAGES = 20, 10, 100
-_MOST_WAITING = 64
-_THUMBNAIL = (320, 320)
-_BETWEEN_TEXTS = 0.1  # seconds between two updates of a story
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     several: dict[str, Any] = {"nargs": "+", "default": [], "action": "extend"}
-    number: dict[str, Any] = {"type": positive, "metavar": "N"}
-    rows: Rows = {
+    number: dict[str, Any] = {"type": arguments.positive, "metavar": "N"}
+    rows: arguments.Rows = {
         "--checkpoint": ("Checkpoints: files, folders or ensembles.", several),
         "--index": ("Folders of images that fairseq-mm index has indexed.", several),
         "--weights": ("State dict files of extractors, if not beside the checkpoints.", several),
@@ -61,8 +54,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--auth-file": ("File with a line NAME:PASSWORD for each user.", {"metavar": "FILE"}),
     }
     arguments.add_rows(parser, rows)
-    data = "Data folder with the dictionaries of checkpoints of fairseq's own models."
-    arguments.add(parser, "data", "device", data={"help": data})
+    arguments.add(parser, "data", "device")
 
 
 def run(args: argparse.Namespace) -> None:
@@ -73,11 +65,8 @@ def run(args: argparse.Namespace) -> None:
     users = [(name, password) for name, _, password in (line.partition(":") for line in lines)]
     if not all(name and password for name, password in users):
         raise UserError(f"--auth-file {args.auth_file}: must have lines NAME:PASSWORD.")
-    if not users and args.host not in _LOOPBACK:
-        raise UserError(
-            f"--host {args.host}: can be reached from other machines: give users with passwords "
-            "(--auth-file FILE)."
-        )
+    if not users and args.host not in ("127.0.0.1", "localhost", "::1"):
+        raise UserError(f"--host {args.host}: other machines can reach it: give an --auth-file.")
     with tempfile.TemporaryDirectory() as folder:
         # read when gradio is imported
         os.environ.update(GRADIO_ANALYTICS_ENABLED="False", GRADIO_TEMP_DIR=folder)
@@ -130,9 +119,7 @@ def _load_system(checkpoints: Sequence[Any], args: argparse.Namespace) -> System
 
     first = checkpoints[0]
     if first.kind not in _PURPOSES:
-        raise UserError(
-            f"{first.path}: --arch {first.arch} writes no captions, stories or summaries."
-        )
+        raise UserError(f"{first.path}: --arch {first.arch} writes no text that can be served.")
     recorded = first.extractor.get("weights") if first.has_provenance else None
     model: Any = from_checkpoints(
         checkpoints,
@@ -141,24 +128,18 @@ def _load_system(checkpoints: Sequence[Any], args: argparse.Namespace) -> System
         weights=next((path for path in args.weights if compute_sha256(path) == recorded), None),
         data=None if first.has_provenance else args.data,
     )
-    reads_features = False
     reader = getattr(model.processor, "reader", None)
     if reader is not None and getattr(reader, "reads_video", True):
         try:
             reader.load_extractor()
         except UserError as error:
-            reads_features = True
             print(f"{first.arch}: accepts features only: {error}", file=sys.stderr)
-    return System(first.arch, first.kind, model, first.summary(), reads_features)
+            return System(first.arch, first.kind, model, first.summary(), reads_features=True)
+    return System(first.arch, first.kind, model, first.summary())
 
 
 def open_page(
-    systems: Sequence[System],
-    host: str,
-    port: Optional[int] = None,
-    *,
-    max_upload: int = 32,
-    users: Sequence[tuple[str, str]] = (),
+    systems: Sequence[System], host: str, port: Any = None, *, max_upload: int = 32, users: Any = ()
 ) -> Any:
     """Serve a page with a tab for each system in threads of its own; return the gradio page.
 
@@ -167,13 +148,12 @@ def open_page(
     """
     import gradio as gr
 
-    title = "fairseq-mm"
-    with gr.Blocks(title=title, analytics_enabled=False, delete_cache=(600, 600)) as page:
+    with gr.Blocks(title="fairseq-mm", analytics_enabled=False, delete_cache=(600, 600)) as page:
         for system in systems:
             with gr.Tab(system.name):
                 (_add_search if system.kind == "search" else _add_generator)(gr, system)
     # one thread at a time uses the models
-    page.queue(default_concurrency_limit=1, max_size=_MOST_WAITING)
+    page.queue(default_concurrency_limit=1, max_size=64)
     for function in page.fns.values():
         function.concurrency_id = "models"
     page.launch(
@@ -204,10 +184,10 @@ def _one_line(gr: Any, system: System) -> Iterator[None]:
 def _add_generator(gr: Any, system: System) -> None:
     """Add the inputs, options, outputs and function of a checkpoint."""
     kind, model = system.kind, system.model
-    purpose = _PURPOSES[kind]
-    reads_input, is_summarizer = not model.loaded.are_language_models, kind == "summaries"
-    if is_summarizer and not model.processor.reader.reads_video:
-        purpose, reads_input = "Summarizes a transcript.", False
+    purpose, is_summarizer = _PURPOSES[kind], kind == "summaries"
+    reads_input = not model.loaded.are_language_models
+    if is_summarizer:
+        reads_input = model.processor.reader.reads_video
     if system.reads_features:
         purpose += (
             " The network that extracted its training features is unknown, so it takes features "
@@ -215,9 +195,7 @@ def _add_generator(gr: Any, system: System) -> None:
         )
     gr.Markdown(f"{purpose}\n\n`{system.about}`")
     item = _add_input(gr, system, visible=reads_input)
-    transcript = gr.Textbox(
-        "", label="Transcript", lines=4, max_length=100_000, visible=is_summarizer
-    )
+    transcript = gr.Textbox("", label="Transcript", max_length=99_999, visible=is_summarizer)
     defaults = model.config().to_dict()
     has_several = kind in ("captions", "summaries")
     with gr.Accordion("Options", open=False):
@@ -228,10 +206,11 @@ def _add_generator(gr: Any, system: System) -> None:
             gr.Number(defaults["seed"], precision=0, minimum=0, label="seed"),
         ]
     button = gr.Button("Generate", variant="primary")
-    if has_several:
-        texts: Any = gr.Dataframe(headers=["text", "score"], wrap=True, label="Texts")
-    else:
-        texts = gr.Textbox(label="Story", lines=8)
+    texts: Any = (
+        gr.Dataframe(headers=["text", "score"], wrap=True, label="Texts")
+        if has_several
+        else gr.Textbox(label="Story", lines=8)
+    )
 
     def generate(
         item: Any,
@@ -275,11 +254,8 @@ def _add_input(gr: Any, system: System, *, visible: bool) -> Any:
     if system.kind == "captions":
         return _add_image(gr, "Image")
     if system.kind == "albums":
-        return gr.Gallery(
-            label="Five images", type="filepath", file_types=["image"], columns=5, height=220
-        )
-    label = "Video, or its features (.npy)"
-    return gr.File(label=label, file_types=[".npy", "video"], visible=visible)
+        return gr.Gallery(label="Five images", type="filepath", file_types=["image"], columns=5)
+    return gr.File(label="Video, or features (.npy)", file_types=[".npy", "video"], visible=visible)
 
 
 def _add_image(gr: Any, label: str) -> Any:
@@ -317,20 +293,14 @@ def _read_features(path: str) -> Any:
 
 
 def stream_text(model: Any, example: Any, config: Any) -> Iterator[str]:
-    """Yield the text of an example while it is generated, and at the end the whole text.
-
-    If the iterator is closed, the generation ends at its next step.
-    """
+    """Yield the text while it is generated, then the whole text; closing ends the generation."""
     texts: queue.SimpleQueue[Any] = queue.SimpleQueue()
     is_closed = threading.Event()
-    following = 0.0
 
     def watch(progress: Any) -> None:
-        nonlocal following
         if is_closed.is_set():
             raise GeneratorExit
-        if progress.positions and time.monotonic() >= following:
-            following = time.monotonic() + _BETWEEN_TEXTS
+        if progress.positions:
             texts.put(progress.decode(0).text)
 
     def generate() -> None:
@@ -366,18 +336,15 @@ def _add_search(gr: Any, system: System) -> None:
         from fairseq_mm.extract.images import read_image
 
         with _one_line(gr, system):
-            if image is None:
-                (result,) = system.model.search([query], count)
-            else:
-                (result,) = system.model.search_images([image], count)
+            model = system.model
+            (result,) = (model.search_images if image else model.search)([image or query], count)
             if result.unknown_words:
                 gr.Info(f"Unknown words, left out: {', '.join(result.unknown_words)}")
             shown = []
             for hit in result.images:
                 thumbnail = read_image(hit.path)
-                thumbnail.thumbnail(_THUMBNAIL)
+                thumbnail.thumbnail((320, 320))
                 shown.append((thumbnail, f"{hit.rank}. {hit.id} ({hit.score:.4f})"))
             return shown
 
-    inputs = [query, image, count]
-    gr.on([query.submit, button.click], search, inputs, found, api_name=system.name)
+    gr.on([query.submit, button.click], search, [query, image, count], found, api_name=system.name)

@@ -208,7 +208,7 @@ def test_a_dropped_image_gets_its_caption_in_the_browser(url, models, images, tm
     ("arguments", "message"),
     [
         ((), "nothing to serve: give a --checkpoint"),
-        (("--checkpoint", "a", "--host", "0.0.0.0"), "--host 0.0.0.0: can be reached from other"),
+        (("--checkpoint", "a", "--host", "0.0.0.0"), "--host 0.0.0.0: other machines can reach it"),
         (("--checkpoint", "a", "--auth-file", "users.txt"), "must have lines NAME:PASSWORD."),
     ],
 )
