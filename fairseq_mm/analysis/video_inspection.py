@@ -139,9 +139,6 @@ class VideoInspection:
     Args:
         model: Model in evaluation mode.
         task: Task of the data folder, for which the model was built.
-        split: Name of the split.
-        file: Path of the checkpoint, for messages.
-        device: Device of the model.
         batch_size: Number of examples per batch, by default 8 on a CPU and 32 elsewhere.
 
     Attributes:
@@ -194,8 +191,6 @@ class VideoInspection:
 
         Args:
             checkpoints: List of one opened checkpoint; several raise an error.
-            data: Path of the data folder.
-            split: Name of the split.
             features: Path of the feature store (default: ``features.h5`` in the data folder).
             device: ``cpu``, ``cuda``, ``cuda:1``; by default a GPU if there is one.
             batch_size: Number of examples per batch (default: 8 on a CPU, 32 elsewhere).
@@ -462,8 +457,6 @@ def _build_task(
     """Build the task of a data folder with the settings that a checkpoint's model was trained with.
 
     Args:
-        checkpoint: Opened checkpoint.
-        data: Path of the data folder.
         features: Path of the feature store; None for ``features.h5`` in the data folder.
     """
     trained = checkpoint.cfg.task

@@ -161,7 +161,6 @@ def add(parser: Any, *names: str, **changes: Mapping[str, Any]) -> None:
     """Add arguments that several subcommands share, such as ``--checkpoint``.
 
     Args:
-        parser: Parser or group.
         *names: Names of the arguments, keys of the table ``SHARED``.
         **changes: For an argument in ``names``, a dict of keyword arguments of ``add_argument``
             that override the table, such as ``checkpoint={"required": False}``.
@@ -183,7 +182,6 @@ def add_generation(
     from a preset or from the task.
 
     Args:
-        parser: Parser of the subcommand.
         defaults: Dict from the name of an option to the task's default, for the help texts; empty
             if the defaults depend on the checkpoint.
         presets: Names that ``--preset`` accepts; empty to add no ``--preset``.
@@ -239,7 +237,6 @@ def add_numbers(group: Any, **helps: str) -> None:
     """Add options whose value is an integer of 1 or more.
 
     Args:
-        group: Parser or group.
         **helps: Help text of each option, by the option's name.
     """
     for name, text in helps.items():

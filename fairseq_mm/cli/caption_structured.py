@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from fairseq_mm.cli import arguments
 from fairseq_mm.cli.arguments import NUMBER, Rows, flag
+from fairseq_mm.cli.records import compute_digests
 from fairseq_mm.errors import UserError
-from fairseq_mm.inference.records import compute_digests
 
 if TYPE_CHECKING:
     from fairseq_mm.inference.candidates import StructuredSearch

@@ -35,7 +35,13 @@ from pathlib import Path
 from typing import Any, Callable, NamedTuple, Optional
 
 from fairseq_mm.cli import arguments
-from fairseq_mm.cli.records import counted, json_line, open_output, progress_bar
+from fairseq_mm.cli.records import (
+    counted,
+    json_line,
+    open_output,
+    progress_bar,
+    provenance_fields,
+)
 from fairseq_mm.cli.run_set_up import register_quietly
 from fairseq_mm.errors import EXIT_STATUS, UserError
 from fairseq_mm.generation.defaults import (
@@ -43,7 +49,6 @@ from fairseq_mm.generation.defaults import (
     VISUAL_STORY_CONSTRAINTS,
     VISUAL_STORY_PRESETS,
 )
-from fairseq_mm.inference.records import provenance_fields
 
 
 class Input(NamedTuple):
@@ -75,8 +80,6 @@ class TextRun:
     input to :meth:`write`, and returns the exit status of :meth:`finish`.
 
     Args:
-        command: Name of the command.
-        args: Parsed command line.
         models: One generator, or several generators whose texts are compared.
         configs: Generation config of each model.
         inputs: Inputs in the order of the output.
@@ -190,15 +193,11 @@ class TextRun:
         self.num_failed += 1
         # the message would be appended to the bar's line
         self._bar.clear()
-        self.warn(message)
-        self._bar.update()
-
-    def warn(self, message: str) -> None:
-        """Print a message to stderr, unless the same message was printed before."""
-        # the copies of an input would all give the same message
+        # the copies of an input all give the same message
         if message not in self._warnings:
             self._warnings.add(message)
             print(f"fairseq-mm {self.command}: {message}", file=sys.stderr)
+        self._bar.update()
 
     def write(self, lines: Sequence[str], num_texts: int) -> None:
         """Write the lines of one input, which have ``num_texts`` generated texts."""
@@ -325,7 +324,6 @@ def read_examples(model: Any, inputs: Sequence[Input], **options: Any) -> Iterat
 
     Args:
         model: Generator, whose processor makes the examples.
-        inputs: Inputs to read.
         **options: Keyword arguments of the processor's method ``examples``.
     """
     for example in model.processor.examples([item.value for item in inputs], **options):

@@ -31,8 +31,6 @@ class Inspection(NamedTuple):
     """Output of ``fairseq-mm inspect``.
 
     Attributes:
-        title: Title of the HTML page.
-        subtitle: Line under the title.
         parts: Iterator over the parts of the output, because all parts may not fit into memory.
         result: Statistics for the file ``--json``; None if there are no statistics.
         lines: Lines that describe ``result`` on a terminal; empty if there are no statistics.
@@ -57,7 +55,6 @@ def read_told_lines(
     """Read lines of a file that ``fairseq-mm tell --jsonl`` has written.
 
     Args:
-        path: Path of the file.
         wanted: Numbers of the lines to read, counted from 0; blank lines are not counted.
         parse: Function that is applied to the JSON value of each line.
         needed: Names of the fields that ``parse`` needs, as the end of an error message.

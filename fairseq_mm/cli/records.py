@@ -1,4 +1,8 @@
-"""JSON records, output files and progress bars of subcommands that generate texts."""
+"""JSON records, output files and progress bars of subcommands that generate texts.
+
+A record has ``id``, ``hypothesis`` and ``score``, then fields that depend on the task, then
+``options``, ``checkpoint`` (SHA-256) and ``extractor``.
+"""
 
 import argparse
 import contextlib
@@ -8,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Optional, TextIO
 
 from fairseq_mm.data.output_file import output_file
-from fairseq_mm.inference.records import build_record
+from fairseq_mm.inference.checkpoint_files import compute_checkpoint_digest
 
 # for annotations alone: this module imports torch, which takes seconds
 if TYPE_CHECKING:
@@ -50,9 +54,46 @@ def json_line(
     as_line: bool = False,
     each: Sequence[Mapping[str, Any]] = (),
 ) -> str:
-    """Return the result of :func:`.build_record` as a line of JSON."""
-    record = build_record(name, hypotheses, others, as_line=as_line, each=each)
-    return json.dumps(record, ensure_ascii=False)
+    """Return the JSON record of an input, with its generated texts, as a line.
+
+    Args:
+        name: Id of the input.
+        hypotheses: Hypotheses, best first. The record has the fields of the best hypothesis; if
+            there are several hypotheses, it also has a list of all.
+        others: Further fields of the record.
+        as_line: True to write the tokens of a hypothesis instead of its detokenized text.
+        each: Further fields of each hypothesis, in order; empty for no further fields.
+    """
+    # the best hypothesis is always a field of its own, where `score` looks for it
+    entries = [
+        {
+            "hypothesis": best.line if as_line else best.text,
+            "score": round(best.score, 4),
+            **({} if best.utility is None else {"utility": round(best.utility, 4)}),
+        }
+        for best in hypotheses
+    ]
+    entries = [{**entry, **fields} for entry, fields in zip(entries, each)] if each else entries
+    several = {"hypotheses": entries} if len(entries) > 1 else {}
+    return json.dumps({"id": name, **entries[0], **several, **others}, ensure_ascii=False)
+
+
+def provenance_fields(model: Any, config: Any) -> dict[str, Any]:
+    """Return the fields of a JSON record that say how its text was generated.
+
+    The fields are the digest of the checkpoint, the options of generation and, for models of images
+    or videos, the extractor.
+    """
+    options = {name: value for name, value in config.to_dict().items() if value is not None}
+    facts = {"checkpoint": compute_digests(model.files), "options": options}
+    identity = model.processor.extractor_identity
+    return facts if identity is None else {**facts, "extractor": identity}
+
+
+def compute_digests(files: Sequence[str]) -> Any:
+    """Return the SHA-256 digest of a checkpoint or, for several, the list of their digests."""
+    digests = [compute_checkpoint_digest(file) for file in files]
+    return digests[0] if len(digests) == 1 else digests
 
 
 def rank_fields(args: argparse.Namespace, hypotheses: Sequence[Any]) -> list[dict[str, Any]]:

@@ -8,7 +8,6 @@ import os
 import sys
 import warnings
 from collections.abc import Iterator
-from typing import Any
 
 from fairseq_mm.errors import UserError
 from fairseq_mm.errors.verbosity import is_verbose
@@ -98,23 +97,6 @@ def import_user_dir(folder: str) -> None:
         raise UserError(
             f"--user-dir {folder}: cannot be imported: {type(error).__name__}: {first_line}"
         ) from None
-
-
-def load_generator(command: str, path: str, **options: Any) -> Any:
-    """Load the generator of a subcommand's checkpoints.
-
-    Args:
-        command: Name of the subcommand.
-        path: Path of the checkpoint; for an ensemble, paths of several checkpoints, separated by
-            the system's path separator.
-        **options: Keyword arguments of :func:`fairseq_mm.from_pretrained`.
-    """
-    register_quietly()
-    from fairseq_mm.inference.checkpoint import Checkpoint
-    from fairseq_mm.inference.pretrained import from_checkpoints
-
-    checkpoints = Checkpoint.open_all(path, data=options.get("data"), command=command)
-    return from_checkpoints(checkpoints, **options)
 
 
 @contextlib.contextmanager

@@ -40,17 +40,17 @@ from fairseq_mm.cli import arguments
 from fairseq_mm.cli.arguments import Rule
 from fairseq_mm.cli.generate import Input, TextRun, read_jsonl_inputs, remove_name
 from fairseq_mm.cli.records import counted, json_line
-from fairseq_mm.cli.run_set_up import load_generator
+from fairseq_mm.cli.run_set_up import register_quietly
 from fairseq_mm.data.transcript_text import NOT_AVAILABLE, TOKENIZERS
 from fairseq_mm.errors import UserError
 from fairseq_mm.generation.defaults import SUMMARIES
-from fairseq_mm.inference.records import summary_fields
 from fairseq_mm.prepare.jsonl import KEYS, make_visual_key
 
 # maximum number of videos that a remark names
 MAX_NAMED = 3
 # number of frames of a video on the page
 PAGE_IMAGES = 6
+_NO_TRANSCRIPT = f'no transcript ("{NOT_AVAILABLE}" is read)'
 _RULES = (Rule("features", excludes=("weights",), because="no video is read"),)
 
 
@@ -114,7 +114,12 @@ def run(args: argparse.Namespace) -> int:
         raise UserError("--transcript: name the item of --features that each belongs to.")
     options = arguments.generation_options(args)
     paths = {"weights": args.weights, "data": args.data, "device": args.device}
-    model = load_generator("summarize", args.checkpoint, **paths)
+    register_quietly()
+    from fairseq_mm.inference.checkpoint import Checkpoint
+    from fairseq_mm.inference.pretrained import from_checkpoints
+
+    checkpoints = Checkpoint.open_all(args.checkpoint, data=args.data, command="summarize")
+    model: Any = from_checkpoints(checkpoints, **paths)
     config, reader = model.config(**options), model.processor.reader
     inputs = _list_inputs(args, model.processor)
     has_video = any(item.value.get("video") is not None for item in inputs if item.value)
@@ -228,6 +233,7 @@ def _write_summaries(
 
     If ``store`` is None, features are extracted from the video files.
     """
+    reader = model.processor.reader
     texts = TextRun("summarize", args, [model], [config], inputs)
     (facts,) = texts.provenance()
     if facts:
@@ -252,14 +258,26 @@ def _write_summaries(
         for item, _, (hypotheses,) in texts.generate(read, size=size):
             example, is_cut, images = readings.pop(item.index)
             transcript = example.origin
-            fields = summary_fields(example, is_cut=is_cut)
+            fields: dict[str, Any] = {
+                "transcript_tokens": transcript.num_tokens,
+                "transcript_tokens_cut": transcript.num_cut,
+            }
+            if example.features is not None:
+                fields.update(frames=len(example.features), frames_cut=is_cut)
             if texts.form == "jsonl":
                 lines = [json_line(item.name, hypotheses, {**fields, **facts})]
             else:
                 lines = [f"{item.name}\t{hypothesis.text}" for hypothesis in hypotheses]
             texts.write(lines, len(hypotheses))
-            for remark in _find_truncations(item.name, transcript, is_cut, model.processor):
-                truncated.setdefault(remark[0], []).append(remark[1])
+            if not transcript.is_available:
+                truncated.setdefault(_NO_TRANSCRIPT, []).append(item.name)
+            if transcript.num_cut:
+                remark = f"transcript truncated to {model.processor.encoder.limit} tokens"
+                name = f"{item.name} (of {transcript.num_tokens})"
+                truncated.setdefault(remark, []).append(name)
+            if is_cut:
+                remark = f"video truncated to {reader.max_frames} frames (clips)"
+                truncated.setdefault(remark, []).append(item.name)
             if args.html:
                 best = hypotheses[0]
                 shown = {"score": round(best.score, 4), **fields}
@@ -274,19 +292,6 @@ def _write_summaries(
         more = f" and {len(names) - MAX_NAMED} more" if len(names) > MAX_NAMED else ""
         remarks.append(f"{remark}: {', '.join(names[:MAX_NAMED])}{more}")
     return texts.finish(remarks, page)
-
-
-def _find_truncations(
-    name: str, transcript: Any, is_cut: bool, processor: Any
-) -> Iterator[tuple[str, str]]:
-    """Yield (remark, name) for a missing or truncated transcript, and for a truncated video."""
-    if not transcript.is_available:
-        yield f'no transcript ("{NOT_AVAILABLE}" is read)', name
-    if transcript.num_cut:
-        remark = f"transcript truncated to {processor.encoder.limit} tokens"
-        yield remark, f"{name} (of {transcript.num_tokens})"
-    if is_cut:
-        yield f"video truncated to {processor.reader.max_frames} frames (clips)", name
 
 
 def _write_page(path: str, model: Any, cards: Sequence[tuple[Any, ...]]) -> None:

@@ -12,11 +12,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Optional
 
 from fairseq_mm.cli.generate import Input, TextRun
-from fairseq_mm.cli.records import counted, heading, json_line, rank_fields
+from fairseq_mm.cli.records import compute_digests, counted, heading, json_line, rank_fields
 from fairseq_mm.cli.tell_prompts import check_repeats, make_config
-from fairseq_mm.data.story_text import NUM_IMAGES, detokenize_story, split_sentences
+from fairseq_mm.data.story_text import NUM_IMAGES, SEPARATOR, detokenize_story, split_sentences
 from fairseq_mm.errors import UserError
-from fairseq_mm.inference.records import compute_digests, visual_story_fields
 
 if TYPE_CHECKING:
     from fairseq_mm.data.feature_store import FeatureStores
@@ -134,8 +133,6 @@ def sequences_of_split(
     Each sequence has as references the stories that people wrote for it.
 
     Args:
-        folder: Path of the data folder.
-        split: Name of the split.
         features: Paths of feature stores (default: the stores of the folder).
         chosen: Lines of the split whose image sequences are listed, counted from 0 (default: the
             first line of each image sequence).
@@ -209,7 +206,6 @@ def write_visual_stories(
     """Generate and write the stories of image sequences; return the exit status.
 
     Args:
-        args: Parsed command line.
         systems: Dict from the name of a system to its generator.
         configs: Generation config of each system.
         sequences: Image sequences, one for each story.
@@ -365,8 +361,6 @@ def _records(
     With ``--compare``, there is also one record per reference.
 
     Args:
-        args: Parsed command line.
-        sequence: Image sequence.
         stories: Hypotheses of each system, best first.
         facts: Fields of each system about its checkpoint and options.
         margins: Ranked stories of each system; empty without ranking.
@@ -377,11 +371,10 @@ def _records(
             others = {"system": PEOPLE, "sentences": detokenize(reference)}
             yield json.dumps({"id": sequence.id, **about, **others}, ensure_ascii=False)
     for name, hypotheses in stories.items():
-        others = {
-            **({"system": name} if args.compare else {}),
-            **visual_story_fields(hypotheses[0]),
-        }
-        fields = {**about, **others, **facts[name]}
+        system = {"system": name} if args.compare else {}
+        best, words = hypotheses[0], hypotheses[0].line.split()
+        others = {"sentences": best.sentences, "words": len(words) - words.count(SEPARATOR)}
+        fields = {**about, **system, **others, **facts[name]}
         ranks = rank_fields(args, hypotheses)
         for rank, story in zip(ranks, margins.get(name, ())):
             rank["images_margin"] = round(story.margin, 4)
@@ -458,7 +451,6 @@ class Page:
         """Add an image sequence with its stories.
 
         Args:
-            sequence: Image sequence.
             stories: Dict from the name of a system to its hypotheses.
         """
         from fairseq_mm.report.visual_story_sections import StoryRow, Strip
@@ -497,8 +489,6 @@ class Page:
         """Write the page.
 
         Args:
-            path: Path of the HTML file.
-            subtitle: Line under the title.
             card: Rows (name, value) that describe the run.
         """
         from fairseq_mm.report.html_page import render_page, section, write_page

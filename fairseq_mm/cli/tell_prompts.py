@@ -8,11 +8,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fairseq_mm.cli.generate import Input, TextRun, read_examples
-from fairseq_mm.cli.records import counted, heading, json_line, open_output, rank_fields
+from fairseq_mm.cli.records import (
+    compute_digests,
+    counted,
+    heading,
+    json_line,
+    open_output,
+    rank_fields,
+)
 from fairseq_mm.data.story_text import check_encodable
 from fairseq_mm.errors import UserError
 from fairseq_mm.generation.defaults import SEED
-from fairseq_mm.inference.records import compute_digests, prompt_fields, prompt_story_fields
 
 if TYPE_CHECKING:
     from fairseq_mm.inference.checkpoint import Checkpoint
@@ -34,8 +40,6 @@ def make_config(args: argparse.Namespace, model: Any, options: Mapping[str, Any]
     """Return the generation config; with ``--best-of N``, it generates N stories per input.
 
     Args:
-        args: Parsed command line.
-        model: Generator.
         options: Options of generation that are on the command line, by name.
     """
     config = model.config(**options)
@@ -103,7 +107,6 @@ def prompt_stories(
     """Generate and write stories of prompts, or of a language model; return the exit status.
 
     Args:
-        args: Parsed command line.
         systems: Dict from the name of the only system to its opened checkpoints.
         options: Options of generation that are on the command line, by name.
         prompts: Prompts of the user; empty if a language model generates the prompts, or if the
@@ -196,10 +199,15 @@ def _write_stories(
                 fields["prompt_rank"] = story.prompt_rank
             if texts.form == "jsonl":
                 prompt = example.origin
-                others = {
-                    **prompt_story_fields(hypotheses[0]),
-                    **({} if prompt is None else prompt_fields(prompt)),
-                }
+                tokens = hypotheses[0].line
+                others = {"tokens": tokens, "words": len(tokens.split())}
+                if prompt is not None:
+                    others.update(prompt=prompt.text, prompt_tokens=" ".join(prompt.words))
+                    if prompt.score is not None:
+                        others["prompt_score"] = round(prompt.score, 4)
+                    else:
+                        others["unknown_words"] = prompt.unknown
+                        others["prompt_words_cut"] = prompt.num_truncated
                 lines = [json_line(item.index, hypotheses, {**others, **facts}, each=ranks)]
             elif has_heading:
                 title = heading(item.index, "" if example.origin is None else example.origin.text)

@@ -25,8 +25,6 @@ def check_recorded(identity: Mapping[str, Any], file: str, *, noun: str) -> None
 
     Args:
         identity: Attributes of the extractor, from the checkpoint.
-        file: Path of the checkpoint, for messages.
-        noun: ``image`` or ``video``, for messages.
     """
     if identity.get("extractor") == VECTORS_EXTRACTOR:
         raise UserError(
@@ -55,7 +53,6 @@ def find_weights_file(
 
     Args:
         identity: Attributes of the extractor, from the checkpoints.
-        files: Paths of the checkpoints.
         given: Path that the user gave, or None.
 
     Returns:
@@ -102,10 +99,6 @@ def check_store_extractor(
     Args:
         identity: Attributes of the extractor, from the checkpoint.
         feature_dim: Dimension of the training features.
-        file: Path of the checkpoint, for messages.
-        attributes: Attributes of the store.
-        dim: Dimension of the store's features.
-        path: Path of the store, for messages.
     """
     if dim != feature_dim:
         raise UserError(

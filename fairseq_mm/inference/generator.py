@@ -11,6 +11,7 @@ task's fairseq generator, and returns hypotheses in the order of the inputs.
 """
 
 import contextlib
+import dataclasses
 import importlib
 import inspect
 import logging
@@ -30,11 +31,11 @@ from fairseq_mm.generation.running_batch import RunningBatch, can_join
 from fairseq_mm.generation.task import tokens_never_generated
 from fairseq_mm.generation.watched_search import watched
 from fairseq_mm.inference.checkpoint import LoadedModels
-from fairseq_mm.inference.expected_utility import rank_by_utility
 from fairseq_mm.inference.hypothesis import Hypothesis
 from fairseq_mm.inference.pickling import Picklable
 from fairseq_mm.inference.processor import Example, Processor
 from fairseq_mm.inference.progress import Progress
+from fairseq_mm.metrics.expected_utility import expected_utilities
 
 logger = logging.getLogger(__name__)
 # two streams of random numbers: a prompt and its story must not be sampled with equal numbers
@@ -97,8 +98,6 @@ class Generator(Picklable):
         **options: Options of the task's processor, such as ``weights``.
 
     Attributes:
-        task: Task of the checkpoints.
-        files: Paths of the checkpoints.
         processor: Processor of the task, see :class:`.Processor`.
         max_len: Maximum number of tokens of a text, without ``</s>``, for which all models have
             positions.
@@ -314,7 +313,13 @@ class Generator(Picklable):
         """
         size = self._size_of_batches(batch_size)
         count = len(examples)
-        indices = _check_indices(indices, count)
+        if isinstance(indices, torch.Tensor):
+            indices = indices.tolist()
+        if indices is None:
+            indices = range(count)
+        elif not isinstance(indices, range):
+            listed = _as_list("indices", indices, "a list of integers")
+            indices = [typed_option("indices", index, int) for index in listed]
         # fairseq's `id` is a tensor of int64
         if len(indices) != count or not all(0 <= index < 2**63 for index in indices):
             raise UserError(
@@ -353,7 +358,6 @@ class Generator(Picklable):
         """Generate the hypotheses of inputs, in smaller batches if memory is short.
 
         Args:
-            generator: Generator of fairseq.
             config: Config of ``generator``.
             inputs: Inputs that may share a batch.
             limit: Size of the batches, which becomes smaller if memory is short.
@@ -476,9 +480,7 @@ class Generator(Picklable):
         """Generate the hypotheses of one batch; return position and hypotheses of each input.
 
         Args:
-            generator: Generator of fairseq.
             config: Config of ``generator``.
-            inputs: Inputs of the batch.
             watch: Function that is called before each step with the incomplete texts of the batch;
                 None for no calls.
         """
@@ -525,7 +527,14 @@ class Generator(Picklable):
             for best in hypotheses[:number]
         ]
         if config.mbr is not None:
-            built = rank_by_utility(built, config.mbr)[: config.nbest]
+            values = expected_utilities([sample.text for sample in built], config.mbr)
+            rated = [
+                dataclasses.replace(sample, utility=float(value))
+                for sample, value in zip(built, values)
+            ]
+            # rounded: equal sums may differ in their last bits
+            rated.sort(key=lambda x: (-round(x.utility or 0.0, 9), -x.score))
+            built = rated[: config.nbest]
         return built
 
     def _build_hypothesis(
@@ -594,7 +603,6 @@ class Generator(Picklable):
             texts: One text, or one for each input. All words must be in the vocabulary; a visual
                 story must have its separators between sentences.
             inputs: One input or a list of inputs, see :meth:`generate`; None for language models.
-            batch_size: Number of texts per batch; it changes only the speed.
             reading: Options for reading the inputs, see :meth:`generate`.
 
         Returns:
@@ -637,7 +645,6 @@ class Generator(Picklable):
         Args:
             targets: Token indices [t] of each text, with ``</s>``.
             examples: Input of each text, as read by ``self.processor.examples``.
-            batch_size: Number of texts per batch; it changes only the speed.
         """
         size = self._size_of_batches(batch_size)
         scored: dict[int, Hypothesis] = {}
@@ -686,19 +693,6 @@ def _as_list(name: str, values: Any, expected: str) -> list[Any]:
             f"`{name}` must be {expected}, but is {shown} ({type(values).__name__})."
         ) from None
     return list(iterator)
-
-
-def _check_indices(indices: Optional[Iterable[int]], count: int) -> Sequence[int]:
-    """Return ``indices`` as a list of integers; if it is None, the range from 0 to ``count - 1``.
-
-    Raise UserError if an index is no integer.
-    """
-    if indices is None:
-        return range(count)
-    if isinstance(indices, torch.Tensor):
-        indices = indices.tolist()
-    listed = _as_list("indices", indices, "a list of integers")
-    return [typed_option("indices", index, int) for index in listed]
 
 
 def build_processor(loaded: LoadedModels, options: dict[str, Any]) -> Processor:

@@ -1,14 +1,20 @@
 """Class of generated and scored texts."""
 
+import html
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Optional, Union
+from typing import TYPE_CHECKING, Any, Optional, Union
+
+from fairseq_mm.errors import UserError
 
 # for annotations alone: these modules import torch
 if TYPE_CHECKING:
     from fairseq_mm.inference.caption_processor import KnownImage
     from fairseq_mm.inference.prompt_processor import Prompt
     from fairseq_mm.inference.video_processor import Transcript
+
+# longer side in pixels of an image in a notebook
+SIDE = 224
 
 Source = Union["KnownImage", Sequence[Optional["KnownImage"]], "Prompt", "Transcript"]
 
@@ -17,7 +23,7 @@ Source = Union["KnownImage", Sequence[Optional["KnownImage"]], "Prompt", "Transc
 class Hypothesis:
     """Generated text, or a given text that was scored.
 
-    In a notebook, a hypothesis is shown with its image, images, prompt or transcript.
+    In a notebook, a hypothesis is shown with its image or images.
 
     Args:
         text: Detokenized text.
@@ -53,6 +59,19 @@ class Hypothesis:
         return self.text
 
     def _repr_html_(self) -> str:
-        from fairseq_mm.inference.hypothesis_html import render_hypothesis
+        """Return HTML for notebooks: thumbnails of the images, the text and its score."""
+        from fairseq_mm.extract.data_uris import jpeg_uri
+        from fairseq_mm.extract.images import read_image
 
-        return render_hypothesis(self)
+        images: Any = self.source if isinstance(self.source, list) else [self.source]
+        shown = []
+        for image in images:
+            # prompts and transcripts have a text; the `text` of a PIL image is a dictionary
+            if image is None or isinstance(getattr(image, "text", None), str):
+                continue
+            try:
+                shown.append(f'<img src="{jpeg_uri(read_image(image), side=SIDE)}">')
+            except UserError as error:  # such as a path that has been removed since
+                shown.append(html.escape(str(error)))
+        text = html.escape(self.text)
+        return f"<div>{' '.join(shown)}<p>{text}</p><small>score {self.score:.4f}</small></div>"

@@ -150,7 +150,6 @@ class Processor(Generic[Input]):
         ``examples`` of each element.
 
         Args:
-            examples: Examples of the batch.
             indices: Index of each input; when sampling, the random numbers of an input depend on
                 its index.
             targets: Token indices of each text to score; None to generate texts.

@@ -59,7 +59,6 @@ class MediaReader:
             checkpoints are searched for the file whose digest the checkpoints record.
 
     Attributes:
-        noun: ``image`` or ``video``, for messages.
         reads: Kind of extractor, ``images`` or ``videos``.
         identity: Attributes that identify the extractor, from the feature store of the training
             data; empty if the store did not record them.
@@ -108,13 +107,7 @@ class MediaReader:
         )
 
     def check_features(self, attributes: Mapping[str, Any], dim: int, path: str) -> None:
-        """Check that a feature store has the same kind of features as the models' training data.
-
-        Args:
-            attributes: Attributes of the store.
-            dim: Dimension of the store's features.
-            path: Path of the store, for messages.
-        """
+        """Check that a feature store has the same kind of features as the models' training data."""
         check_store_extractor(
             self.identity,
             self.feature_dim,

@@ -74,11 +74,13 @@ class VisualStoryProcessor(Processor[ImageSequence]):
             rows_of_images = self.reader.read_features(images, **options)
         for position, sequence in enumerate(inputs):
             rows = [None if image is None else next(rows_of_images) for image in _listed(sequence)]
-            errors = [
-                UserError(f"{_describe_image(image, place)}: {features}")
-                for place, (image, features) in enumerate(zip(_listed(sequence), rows), start=1)
-                if isinstance(features, UserError)
-            ]
+            errors = []
+            for place, (image, features) in enumerate(zip(_listed(sequence), rows), start=1):
+                if isinstance(features, UserError):
+                    is_path = isinstance(image, (str, os.PathLike))
+                    errors.append(
+                        UserError(f"{image if is_path else f'image {place}'}: {features}")
+                    )
             # a wrong sequence is reported before its unreadable images, and the others go on
             try:
                 check_sequence(sequence)
@@ -130,10 +132,6 @@ def _listed(sequence: ImageSequence) -> ImageSequence:
     """Return ``sequence`` if it is a list of images, else an empty tuple."""
     is_list = isinstance(sequence, Sequence) and not isinstance(sequence, (str, bytes))
     return sequence if is_list else ()
-
-
-def _describe_image(image: Any, place: int) -> str:
-    return os.fspath(image) if isinstance(image, (str, os.PathLike)) else f"image {place}"
 
 
 def check_sequence(images: Sequence[Any]) -> None:

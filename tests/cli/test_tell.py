@@ -63,8 +63,6 @@ def test_several_stories_have_headings(tell, files, model):
     status, output, errors = tell("--checkpoint", files["story"], *arguments, "--seed", 4, *LENGTH)
     blocks = [f"=== {i}: {prompts[i]} ===\n\n{expected[i]}\n\n" for i in range(2)]
     assert (status, output, errors) == (0, "".join(blocks), "")
-    second = ["--prompt", prompts[1], "--first-id", 1, "--seed", 4]
-    assert tell("--checkpoint", files["story"], *second, *LENGTH)[1] == f"{expected[1]}\n"
 
 
 def test_an_object_a_line_says_what_made_the_story(tell, files, model, tmp_path):
@@ -257,36 +255,12 @@ def test_several_hypotheses_of_a_search_are_written(tell, files, model, tmp_path
             "--prompts-only and --sampling-topk: leave one of the two out: no story is gen",
         ),
         (
-            ["--prompts-only", "--prompt-model", "{prompts}", "--sampling-topk", "0"],
-            "--prompts-only and --sampling-topk: leave one of the two out: no story is gen",
-        ),
-        (
             ["--prompts-only", "--prompt-model", "{story}"],
             "a prompt model must be a language model",
         ),
         (
-            ["--checkpoint", "{story}", "--prompt", "a", "--n", "0"],
-            "--n must be 1 or more, but",
-        ),
-        (
-            ["--checkpoint", "{story}", "--prompt", "a", "--beam", "0"],
-            "`beam` must be 1 or more, but",
-        ),
-        (
-            ["--checkpoint", "{story}", "--prompt", "a", "--first-id", "99999999999999999999"],
-            "--first-id must be at most 9007199254740992, but is 99999999999999999999.",
-        ),
-        (
-            ["--checkpoint", "{story}", "--prompt", "a", "--n", "9007199254740993"],
-            "--n must be at most 90071",
-        ),
-        (
             ["--checkpoint", "{story}", "--prompt", "a", "--prompt", "door \udcff"],
             "--prompt 2: must be UTF-8 text, but is not (surrogates not allowed).",
-        ),
-        (
-            ["--checkpoint", "{story}", "--prompt", "a", "--nbest", "3", "--beam", "2"],
-            "`nbest` must be at most `beam` (2), but is 3.",
         ),
         (
             [

@@ -343,10 +343,6 @@ OF_SPLIT = [*STORED, *SPLIT]
             [*OF_SPLIT, "--n", "2"],
             "--split and --n: leave one of the two out: stories of a split are",
         ),
-        (
-            [*OF_SPLIT, "--first-id", "2"],
-            "--split and --first-id: leave one of the two out: stories of",
-        ),
         ([*OF_SPLIT, "--weights", "w"], "--weights: needs the inputs beside it"),
         ([*OF_SPLIT, "--images", "w"], "--images: needs --html beside it."),
         ([*OF_SPLIT, "--html", "no/x"], "--html no/x: there is no folder no."),

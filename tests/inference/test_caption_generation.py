@@ -369,25 +369,11 @@ def test_options_that_cannot_be_are_refused(captioner, images, options, message)
         texts_of(captioner, images, **options)
 
 
-OF_INTEGERS = ("beam", "nbest", "min_len", "max_len_b", "no_repeat_ngram_size", "seed")
 WRONG_TYPES = [
-    *((name, value) for name in OF_INTEGERS for value in (2.5, 2.0, True, "3", None, [2])),
-    *(
-        (name, v)
-        for name in ("sampling_topk", "sampling_topp", "typical_p")
-        for v in (True, "0.5", None)
-    ),
-    *(
-        (name, v)
-        for name in ("temperature", "lenpen", "max_len_a", "unkpen")
-        for v in (True, "1", np.nan)
-    ),
-    *((name, v) for name in ("sampling", "allow_unk") for v in (1, "False", None, 0.0)),
-    *(("prefix", value) for value in (2.5, ["a"], b"a")),
-    *((name, value) for name in ("batch_size", "n") for value in (1.0, True, "1")),
-    *(("indices", value) for value in (3, [0.5], ["0"], [None], [True])),
-    *(("reading", value) for value in (3, {"pixels": 9}, {"max_pixels": "9"}, {"batch_size": 0})),
-    ("preset", ["paper"]),
+    *(("beam", value) for value in (2.5, True, "3", None)),
+    *(("sampling_topk", True), ("typical_p", "0.5"), ("temperature", np.nan), ("lenpen", "1")),
+    *(("allow_unk", 1), ("prefix", ["a"]), ("batch_size", 1.0), ("n", "1"), ("indices", 3)),
+    *(("indices", ["0"]), ("reading", 3), ("reading", {"pixels": 9}), ("preset", ["paper"])),
 ]
 
 
@@ -405,15 +391,6 @@ def test_numbers_of_numpy_are_numbers(captioner, images):
     of_numpy = {name: np.array(value)[()] for name, value in options.items()}
     assert captioner.generate(images[0], batch_size=np.int32(2), **of_numpy) == expected
     assert captioner.config(allow_unk=np.True_).allow_unk is True
-
-
-def test_integers_are_taken_for_real_numbers(captioner, images):
-    drawn = {"sampling": True, "seed": 4}
-    expected = captioner.generate(images[0], temperature=1e30, **drawn)
-    assert captioner.generate(images[0], temperature=10**30, **drawn) == expected
-    longest = captioner.generate(images[0], lenpen=10, max_len_b=9)[0]
-    assert np.isfinite(longest.score)
-    assert type(captioner.config(lenpen=2).lenpen) is float
 
 
 def test_inputs_may_be_any_iterable(captioner, images):

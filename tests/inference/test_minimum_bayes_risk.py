@@ -6,8 +6,7 @@ from toy_visual_stories import save_story_model
 
 import fairseq_mm
 from fairseq_mm.errors import UserError
-from fairseq_mm.inference import expected_utility
-from fairseq_mm.inference.hypothesis import Hypothesis
+from fairseq_mm.inference import generator
 from fairseq_mm.metrics.expected_utility import expected_utilities
 
 LENGTH = {"max_words_per_sentence": 4, "seed": 3}
@@ -39,16 +38,14 @@ def test_the_samples_with_the_highest_expected_utility_are_returned(model, input
     assert all(story.utility is None for story in samples[0])
 
 
-def test_of_equal_utilities_the_higher_score_comes_first(monkeypatch):
+def test_of_equal_utilities_the_higher_score_comes_first(model, inputs, monkeypatch):
     # equal but for the last bits of a sum
-    utilities = [0.5, 0.3, 0.1 + 0.2, 0.1]
-    monkeypatch.setattr(expected_utility, "expected_utilities", lambda *_: utilities)
-    samples = [
-        Hypothesis(name, score, [], [], name) for name, score in zip("abcd", (-4, -1, -2, 0))
-    ]
-    ranked = expected_utility.rank_by_utility(samples, "bleu")
-    assert [hypothesis.text for hypothesis in ranked] == ["a", "b", "c", "d"]
-    assert [hypothesis.utility for hypothesis in ranked] == utilities
+    utilities = [0.3, 0.1 + 0.2, 0.5, 0.1]
+    monkeypatch.setattr(generator, "expected_utilities", lambda *_: utilities)
+    options = {"sampling": True, "beam": 4, "nbest": 4, "mbr": "bleu", **LENGTH}
+    best, first, second, last = model.generate(inputs[0], **options)
+    assert [x.utility for x in (best, last)] == [0.5, 0.1]
+    assert first.score >= second.score
 
 
 def test_the_choice_does_not_depend_on_the_batch(model, inputs):

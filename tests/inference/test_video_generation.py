@@ -21,7 +21,7 @@ from fairseq_mm.data.feature_store import FeatureStore
 from fairseq_mm.data.subwords import Subwords
 from fairseq_mm.errors import UserError
 from fairseq_mm.extract.extractor import build_extractor
-from fairseq_mm.inference.video_processor import TranscriptEncoder, VideoProcessor
+from fairseq_mm.inference.video_processor import TranscriptEncoder
 from fairseq_mm.models._vg_bart_parts import VgBartDecoder
 from fairseq_mm.tasks.video_summarization import VideoSummarizationTask
 
@@ -282,37 +282,6 @@ def test_what_is_behind_the_limits_is_not_read(model):
     assert_close(summaries[0].score, summaries[1].score)
 
 
-def test_draws_depend_on_the_seed_alone(model):
-    generator = np.random.default_rng(2)
-    rows = [generator.normal(size=(n, DIM)).astype(np.float32) for n in (3, 5)]
-    texts = ["the dog runs", "a cat"]
-
-    def draw(seed, part=slice(None)):
-        options = {"sampling": True, "sampling_topk": 7, "seed": seed}
-        inputs = inputs_of(rows[part], texts[part])
-        return best_of(model.generate(inputs, indices=range(2)[part], **options))
-
-    before = torch.get_rng_state()
-    assert draw(1) == draw(1) != draw(2)
-    (alone,), (_, beside) = draw(1, slice(1, 2)), draw(1)
-    assert alone.text == beside.text
-    assert_close(alone.score, beside.score)
-    assert torch.equal(torch.get_rng_state(), before)
-
-
-def test_lengths_and_repetitions_are_as_asked(model):
-    value = {"video": np.ones((2, DIM), np.float32), "transcript": "the dog runs"}
-    (long,) = model.generate(value, min_len=5, max_len_b=5)
-    assert len(long.line.split()) == 5
-    (many,) = model.generate(value, min_len=9, max_len_b=9, no_repeat_ngram_size=1)
-    assert len(set(many.line.split())) == len(many.line.split()) > 7
-    (forced,) = model.generate(value, prefix="snow in", max_len_b=6)
-    assert forced.line.split()[:2] == ["snow", "in"]
-    first, second = model.generate(value, nbest=2)
-    assert first.score >= second.score
-    assert first.text != second.text
-
-
 def test_what_is_no_word_is_not_written(trained, tmp_path):
     """Though nothing were likelier than <unk>, and what fills a dictionary up."""
     best = trained / "checkpoint_best.pt"
@@ -385,24 +354,6 @@ def test_bad_inputs_are_named(model, videos, tmp_path):
     assert re.search(expected, refusal(np.ones((2, 5))))
     with pytest.raises(UserError, match=rf"x\.h5: features have dimension 5, .* trained on {DIM}"):
         model.processor.reader.check_features({}, 5, "x.h5")
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"beam": 0}, "`beam` must be 1 or more, but is 0"),
-        ({"max_len_b": 0}, "`max_len_b` must be 1 or more, but is 0"),
-        ({"sampling_topk": 3}, "`sampling_topk` is 3, but needs `sampling`"),
-        ({"beam": 20}, "`beam` must be at most 19, the size of the vocabulary, but is 20"),
-        ({"max_len_b": 2000}, r"`max_len_b` must be at most \d+, for which .*best\.pt has pos"),
-        ({"prefix": "snow yak"}, "prefix 'snow yak': .*yak"),
-        ({"max_len": 9}, "`max_len` is no option of generation .*; did you mean `max_len_"),
-        ({"repetition_penalty": 2}, "`repetition_penalty` is no option of generation by VideoSum"),
-    ],
-)
-def test_options_that_do_not_fit_are_refused(model, options, message):
-    with pytest.raises(UserError, match=message):
-        model.generate([], **options)
 
 
 def test_given_summaries_are_scored_as_they_were_generated(model):
@@ -480,12 +431,6 @@ def test_checkpoints_of_other_kinds_are_refused(trained, text, tmp_path):
         fairseq_mm.from_pretrained([best, tmp_path / "other.pt"])
     with pytest.raises(UserError, match=r"`data` is no option of a model that carries its vocab"):
         fairseq_mm.from_pretrained(best, data=trained)
-
-
-def test_it_says_what_it_is(model):
-    assert isinstance(model.processor, VideoProcessor)
-    assert re.search(r"checkpoint_best.pt': summaries by vg_bart_tiny, cpu\)$", repr(model))
-    assert repr(model.processor.reader).endswith("checkpoint_best.pt': mc3_18, cpu)")
 
 
 def encoder_of(subwords, words, **state):
