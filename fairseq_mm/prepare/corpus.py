@@ -97,10 +97,8 @@ class Example:
     places: dict[str, str] = field(default_factory=dict)
 
     def draw_key(self, seed: int) -> str:
-        """Return a hash of ``seed`` and the example's group, such as its album.
-
-        :meth:`Corpus.draw` samples the groups with the smallest hashes.
-        """
+        """Return a hash of ``seed`` and the example's group, such as its album. :meth:`Corpus.draw`
+        samples the groups with the smallest hashes."""
         # A digest of seed and group, since hash() differs between processes: the sample then
         # depends neither on the order of the file nor on the version of Python.
         group = self.id if self.group is None else self.group
@@ -194,18 +192,13 @@ class Corpus:
         ]
 
     def add_exception(self, what: str, ids: list[str]) -> None:
-        """Add the ids of irregular examples to ``exceptions``, unless the list is empty.
-
-        ``what`` describes the irregular examples, such as ``"listed without captions"``.
-        """
+        """Add the ids of irregular examples to ``exceptions``, unless the list is empty. ``what``
+        describes the examples, such as ``"listed without captions"``."""
         if ids:
             self.exceptions[what] = ids
 
     def check_ids(self, remedy: str = "") -> None:
-        """Raise UserError if an id occurs twice, in one split or in two.
-
-        ``remedy`` is the text at the end of the message (default: ``self.table.repeated``).
-        """
+        """Raise UserError, which ends with ``remedy``, if an id occurs twice."""
         seen: dict[str, str] = {}
         for examples in self.splits.values():
             for example in examples:
@@ -326,14 +319,7 @@ class Corpus:
 
 def check_once(example: Example, seen: dict[str, str], table: FieldTable, remedy: str = "") -> None:
     """Raise UserError if an earlier example has the id of ``example``.
-
-    Args:
-        example: Example to check.
-        seen: Dict from the ids of earlier examples to their positions in the input; the id of
-            ``example`` is added.
-        table: Field table of the task.
-        remedy: End of the error message; by default ``table.repeated``.
-    """
+    ``seen`` maps the ids of earlier examples to their positions; the example's id is added."""
     # pairs of prompt and story may lack an id: equal pairs are no mistake
     if example.id is not None and example.id in seen:
         raise UserError(

@@ -192,9 +192,3 @@ def read_dictionary_words(path: Path) -> set[str]:
             raise UserError(f"{path}:{number}: {word} {what}.")
         words.add(word)
     return words
-
-
-def count_unknown(path: Path, known: set[str]) -> int:
-    """Count the words of a text file that are not in ``known``."""
-    with open(path, encoding="utf-8", newline="\n") as file:
-        return sum(word not in known for line in file for word in line.split())

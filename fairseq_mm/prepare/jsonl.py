@@ -202,12 +202,8 @@ def text_or_file(entry: dict[str, Any], name: str, folder: Path, where: str = ""
     The field may be a file name: it ends in ``.srt``, ``.vtt`` or ``.txt``, is one word with a
     suffix, or names an existing file. In its place, the field ``NAME_file`` may name a file. Raise
     UserError if the file is no transcript or cannot be read.
-
-    Args:
-        entry: Fields of a JSON line.
-        name: Name of the field.
-        folder: Folder to which the file's path is relative.
-        where: ``path:line`` of the JSON line, for messages; empty if the caller adds it.
+    The file's path is relative to ``folder``. ``where`` is the ``path:line`` of the JSON line, for
+    messages; empty if the caller adds it.
     """
     value = entry.get(name)
     if value is not None and not (

@@ -26,7 +26,6 @@ from fairseq_mm.data.input_files import SPLITS
 from fairseq_mm.errors import UserError
 from fairseq_mm.prepare.corpus import Corpus, Example, FieldTable
 from fairseq_mm.prepare.data_folder import (
-    count_unknown,
     partial_folder,
     read_dictionary_words,
     run_preprocess,
@@ -93,11 +92,8 @@ class Vocabulary:
         }
 
     def arguments(self, side: str, dictionary: Optional[Path]) -> list[str]:
-        """Return the arguments of fairseq-preprocess for the dictionary of source or target texts.
-
-        ``side`` is ``src`` or ``tgt``. ``dictionary`` is the path of an existing dictionary; with
-        None, fairseq-preprocess makes one.
-        """
+        """Return the arguments of fairseq-preprocess for the dictionary of source or target texts
+        (``side``: ``src`` or ``tgt``), which it makes if ``dictionary`` is None."""
         if dictionary is not None:
             return [f"--{side}dict", str(dictionary)]
         arguments = [f"--threshold{side}", str(self.threshold)]
@@ -181,22 +177,13 @@ class FolderWriter:
     def finish_split(
         self, folder: Path, split: str, corpus: Corpus, counts: dict[str, int]
     ) -> None:
-        """Write files that need all examples of a split; called at the end of the split.
-
-        ``folder`` is the folder to write to, ``counts`` are the counts of the split.
-        """
+        """Write files to ``folder`` that need all examples of a split."""
 
     def finish_text(self, folder: Path, corpus: Corpus, counts: dict[str, dict[str, int]]) -> None:
-        """Write files that need the text of all splits; called before the text is binarised.
-
-        ``folder`` is the folder to write to, ``counts`` are the counts of each split.
-        """
+        """Write files to ``folder`` that need the text of all splits, before it is binarised."""
 
     def finish_folder(self, folder: Path, splits: list[str]) -> None:
-        """Add files that are made from the binarised text; called after fairseq-preprocess.
-
-        ``folder`` is the folder to write to.
-        """
+        """Add files to ``folder`` that are made from the binarised text."""
 
     def options(self) -> dict[str, object]:
         """Return the options that determine the written files, for ``prepare.json``."""
@@ -319,10 +306,8 @@ class FolderWriter:
     def _write_split(
         self, folder: Path, split: str, corpus: Corpus, exceptions: dict[str, list[str]]
     ) -> dict[str, int]:
-        """Write the files of a split to ``folder``, and return the counts of the split.
-
-        The ids of examples that are left out are added to ``exceptions``.
-        """
+        """Write the files of a split to ``folder``, and return the counts of the split. The ids of
+        examples that are left out are added to ``exceptions``."""
         counts = {**dict.fromkeys(self.counts, 0), **corpus.counts.get(split, {})}
         left_out: list[str] = []
         with ExitStack() as stack:
@@ -395,10 +380,7 @@ class FolderWriter:
 
     def dictionary_in(self, folder: Path, name: str) -> Optional[Path]:
         """Return the path of an existing dictionary for fairseq-preprocess, or None to make one.
-
-        ``name`` is the file name of the dictionary in the data folder, such as ``dict.txt``;
-        ``folder`` is the folder that is being written.
-        """
+        ``name`` is its file name in the data folder, such as ``dict.txt``."""
         return self.vocabularies[name].dictionary
 
     def preprocess_arguments(self, folder: Path, splits: list[str]) -> list[list[str]]:
@@ -419,12 +401,8 @@ class FolderWriter:
         return [[*arguments, "--padding-factor", "1", "--workers", str(self.workers)]]
 
     def _binarize(self, folder: Path, corpus: Corpus, report: dict[str, Any], strict: bool) -> None:
-        """Run fairseq-preprocess on the text in ``folder``, and record the dictionaries' sizes.
-
-        The sizes are added to ``report``, the content of ``prepare.json``. If a size differs from
-        the published size of the data set ``corpus``, a message is added too; with ``strict``,
-        UserError is raised.
-        """
+        """Run fairseq-preprocess on the text in ``folder``, and add the dictionaries' sizes, and
+        those that differ from the published ones, to ``report``."""
         counts = report["counts"]
         words = sum(split[name] for split in counts.values() for name, _ in self.sides.values())
         # so that a run of several minutes does not look as if it hung
@@ -465,19 +443,14 @@ class FolderWriter:
                     notes.append(_UNSEGMENTED)
                 if words is None:
                     continue
-                counts[split][unknown] = count_unknown(text, words or set())
+                with open(text, encoding="utf-8", newline="\n") as file:
+                    unknowns = (x not in words for line in file for x in line.split())
+                    counts[split][unknown] = sum(unknowns)
                 self.check_unknown(side, split, counts[split])
 
     def check_unknown(self, side: str, split: str, counts: dict[str, int]) -> None:
         """Raise UserError if so many words are unknown that the dictionary must be a wrong one.
-
-        This method accepts every dictionary; subclasses may override it.
-
-        Args:
-            side: Suffix of the text whose unknown words are counted.
-            split: Split of the text.
-            counts: Counts of the split.
-        """
+        Subclasses may override this method."""
 
 
 def _is_unsegmented(path: Path) -> bool:
