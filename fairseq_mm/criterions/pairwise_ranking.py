@@ -212,52 +212,56 @@ class PairwiseRankingCriterion(FairseqCriterion):
         self.sum_updates = sum_updates
         self.same_image_negatives = same_image_negatives
         self.collapse = CollapseWatch()
-        if margin <= 0:
-            raise UserError(f"--margin must be above 0, but is {margin}.")
-        if num_negatives < 1:
-            raise UserError(f"--num-negatives must be 1 or more, but is {num_negatives}.")
-        if sum_updates < 0:
-            raise UserError(f"--sum-updates must be 0 or more, but is {sum_updates}.")
-        if sum_updates and self.negatives != "max":
-            raise UserError(
-                f"--sum-updates {sum_updates} is for --negatives max, but it is {self.negatives}."
-            )
-        self._check_loss(learn_temperature)
+        self._check(learn_temperature)
         self.log_temperature: Optional[nn.Parameter] = None
         if learn_temperature:
             # Its logarithm, so that a step changes it by a factor and it stays positive. A row of
             # one number, because fairseq's legacy_ddp fails for scalars.
             self.log_temperature = nn.Parameter(torch.tensor([math.log(loss_temperature)]))
 
-    def _check_loss(self, learn_temperature: bool) -> None:
+    def _check(self, learns: bool) -> None:
+        """Raise UserError if a value is out of range, or an option is of another loss."""
         defaults = PairwiseRankingConfig()
-        if not 0 < self.temperature < math.inf:
-            raise UserError(f"--loss-temperature must be above 0, but is {self.temperature}.")
-        if self.loss != "info_nce":
-            if self.temperature != defaults.loss_temperature:
-                raise UserError(
-                    f"--loss-temperature {self.temperature} is for --loss info_nce, but it is "
-                    f"{self.loss}."
-                )
-            if learn_temperature:
-                raise UserError(
-                    f"--learn-temperature is for --loss info_nce, but it is {self.loss}."
-                )
-            return
-        if self.margin != defaults.margin:
-            raise UserError(
-                f"--margin {self.margin} is for --loss ranking: info_nce has no margin."
-            )
-        if self.negatives == "max":
-            raise UserError(
-                "--negatives max is for --loss ranking: info_nce weighs all negatives by their "
-                "scores."
-            )
-        if learn_temperature and self.temperature < LEAST_LEARNT_TEMPERATURE:
-            raise UserError(
-                f"--loss-temperature must be {LEAST_LEARNT_TEMPERATURE} or more with "
-                f"--learn-temperature, but is {self.temperature}."
-            )
+        margin, temperature, updates = self.margin, self.temperature, self.sum_updates
+        is_nce = self.loss == "info_nce"
+        nce_only = f"is for --loss info_nce, but it is {self.loss}."
+        least = f"{LEAST_LEARNT_TEMPERATURE} or more with --learn-temperature"
+        for is_wrong, message in (
+            (margin <= 0, f"margin must be above 0, but is {margin}."),
+            (
+                self.num_negatives < 1,
+                f"num-negatives must be 1 or more, but is {self.num_negatives}.",
+            ),
+            (updates < 0, f"sum-updates must be 0 or more, but is {updates}."),
+            (
+                updates and self.negatives != "max",
+                f"sum-updates {updates} is for --negatives max, but it is {self.negatives}.",
+            ),
+            (
+                not 0 < temperature < math.inf,
+                f"loss-temperature must be above 0, but is {temperature}.",
+            ),
+            (
+                not is_nce and temperature != defaults.loss_temperature,
+                f"loss-temperature {temperature} {nce_only}",
+            ),
+            (not is_nce and learns, f"learn-temperature {nce_only}"),
+            (
+                is_nce and margin != defaults.margin,
+                f"margin {margin} is for --loss ranking: info_nce has no margin.",
+            ),
+            (
+                is_nce and self.negatives == "max",
+                "negatives max is for --loss ranking: info_nce weighs all negatives by their "
+                "scores.",
+            ),
+            (
+                learns and temperature < LEAST_LEARNT_TEMPERATURE,
+                f"loss-temperature must be {least}, but is {temperature}.",
+            ),
+        ):
+            if is_wrong:
+                raise UserError(f"--{message}")
 
     def forward(
         self, model: nn.Module, sample: dict[str, Any], reduce: bool = True

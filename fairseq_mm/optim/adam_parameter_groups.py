@@ -51,8 +51,6 @@ class AdamParameterGroups(FairseqAdam):
     Added parameters have the attribute ``param_group = "added"``.
     """
 
-    rate_field = "added_lr"
-
     def __init__(self, cfg: Any, params: Any) -> None:
         lr: Any = cfg.lr
         rates = list(lr) if isinstance(lr, Collection) else [lr]  # one per epoch
@@ -62,7 +60,7 @@ class AdamParameterGroups(FairseqAdam):
         # Added rates are multiples of the current --lr, which a rate of 0 would not allow.
         if lr == 0:
             raise UserError(f"--lr must be above 0 for two learning rates, but is {lr}.")
-        self._added_lr = getattr(cfg, self.rate_field)
+        self._added_lr = cfg.added_lr
         check_rate("--added-lr", self._added_lr)
         check_adam(cfg)
         self._base_lr = lr
@@ -119,19 +117,3 @@ class AdamParameterGroups(FairseqAdam):
             "learning rates: give --fp16-no-flatten-grads with --fp16, and no --ddp-backend "
             "fully_sharded."
         )
-
-
-@dataclass
-class AdamByOriginConfig(FairseqAdamConfig):
-    new_lr: float = field(default=1.5e-4, metadata={"help": "The old name of --added-lr."})
-
-
-@register_optimizer("adam_by_origin", dataclass=AdamByOriginConfig)
-class AdamByOrigin(AdamParameterGroups):
-    """Optimizer ``adam_parameter_groups`` under its old name.
-
-    A checkpoint records the class name of its optimizer, and fairseq requires the same name to
-    resume its training.
-    """
-
-    rate_field = "new_lr"

@@ -92,16 +92,6 @@ def test_groups_are_by_name_not_by_value():
     assert adam_parameter_groups.ADDED == ADDED
 
 
-def test_the_old_name_has_the_old_option():
-    cfg = config()
-    cfg.optimizer._name = "adam_by_origin"
-    cfg.optimizer.new_lr = cfg.optimizer.pop("added_lr")
-    optimizer = build_optimizer(toy_model(), cfg)
-    assert [group["lr"] for group in optimizer.param_groups] == [LR, ADDED_LR]
-    # by which fairseq knows the optimizer of a checkpoint whose training it resumes
-    assert type(optimizer).__name__ == "AdamByOrigin"
-
-
 def test_the_scheduler_changes_both_rates():
     optimizer = build(toy_model())
     assert [group["lr"] for group in optimizer.param_groups] == [LR, ADDED_LR]
