@@ -206,10 +206,7 @@ def _released_usage(result: Any, *, is_story: bool) -> list[str]:
 
 
 def _detect_kind(args: argparse.Namespace) -> tuple[str, Optional[Mapping[str, Any]]]:
-    """Return the kind of SOURCE (a key of ``LAYOUTS``), and the content of its checkpoint.
-
-    The content is None if SOURCE is a folder of Hugging Face or a model of Kiros et al.
-    """
+    """Return the kind of SOURCE (a key of ``LAYOUTS``), and the content of its checkpoint."""
     from fairseq_mm.conversion.foreign_checkpoint import read_foreign_checkpoint
     from fairseq_mm.conversion.released_visual_stories import is_visual_story_encoder
     from fairseq_mm.conversion.released_vse import is_numpy_archive
@@ -254,10 +251,7 @@ def _detect_folder_kind(source: str) -> str:
 
 
 def _usage(result: Any) -> list[str]:
-    """Return lines of text with commands that prepare data for a converted BART or T5 and train it.
-
-    ``result`` is the result of the conversion.
-    """
+    """Return commands that prepare data for a converted BART or T5 and train it."""
     checkpoint = os.path.join(result.folder, "model.pt")
     lines = [f"data: fairseq-mm prepare videos ... --pretrained {result.folder}"]
     for title, arch, options in _architectures(result.arch, result.options):
@@ -273,11 +267,7 @@ def _usage(result: Any) -> list[str]:
 
 
 def _architectures(arch: str, options: Mapping[str, Any]) -> list[tuple[str, str, dict[str, Any]]]:
-    """Return (title, ``--arch``, options) of each model that can be trained from a converted one.
-
-    The title says what the model reads. There is a model of the same architecture and, if
-    ``vg_ARCH`` exists and has all the options, the model that also reads videos.
-    """
+    """Return (title, ``--arch``, options) of each model that a converted one can start."""
     from fairseq.models import ARCH_MODEL_REGISTRY
 
     architectures = [("text only", arch, dict(options))]

@@ -76,10 +76,7 @@ def run(args: argparse.Namespace, state: Mapping[str, Any]) -> None:
 
 
 def _check_output(args: argparse.Namespace) -> None:
-    """Raise UserError if the output cannot be written, or exists and ``--overwrite`` is not given.
-
-    This is checked before the conversion, which takes minutes.
-    """
+    """Raise UserError if the output cannot be written, or exists without ``--overwrite``."""
     folder = os.path.dirname(os.path.abspath(args.output))
     if not os.path.isdir(folder):
         raise UserError(f"{args.output}: there is no folder {folder}.")
@@ -102,11 +99,7 @@ def _flag(name: str, value: Any) -> str:
 
 
 def _table(num_tensors: int, conversion: Any) -> list[str]:
-    """Return the lines of a table with the numbers of read, converted, ... and mismatched tensors.
-
-    Below each number except the first two, the tensors are listed. ``num_tensors`` is the number of
-    tensors in the checkpoint, ``conversion`` the result of the conversion.
-    """
+    """Return a table with the numbers of read, converted, ... and mismatched tensors."""
     left_out = conversion.left_out
     lines = [
         f"{'tensors':<12}{'number':>7}",

@@ -226,11 +226,7 @@ class PromptTexts(_Texts):
         self.ends = [self.likelihood.dictionary.eos()]
 
     def _find_side(self, args: argparse.Namespace) -> str:
-        """Return the language of the texts: ``wp_source`` (prompts) or ``wp_target`` (stories).
-
-        Story models need ``wp_target``. For language models, it is the option ``--side`` or, by
-        default, the language whose dictionary the model has.
-        """
+        """Return the language of the texts: ``wp_source`` (prompts) or ``wp_target`` (stories)."""
         from fairseq_mm.data.split_text import SOURCE, TARGET, side_path
         from fairseq_mm.models._provenance import list_words
         from fairseq_mm.prepare.data_folder import read_dictionary_words

@@ -125,10 +125,7 @@ def convert_bart(folder: str, output: str, *, overwrite: bool = False) -> Conver
 
 
 def _convert_config(config: Mapping[str, Any], path: str) -> tuple[dict[str, Any], str]:
-    """Return the options of fairseq's BART, and the ``--arch`` with the most similar defaults.
-
-    ``config`` is the content of the file ``path``, Hugging Face's ``config.json``.
-    """
+    """Return the options of fairseq's BART, and the ``--arch`` with the most similar defaults."""
     for name, expected in _FIXED.items():
         if config.get(name, expected) != expected:
             raise UserError(

@@ -96,11 +96,7 @@ def read_merges(path: str) -> list[tuple[str, str]]:
 
 
 def _read_tokenizer(folder: str) -> tuple[dict[str, int], list[tuple[str, str]], str]:
-    """Read a tokenizer in Hugging Face's format.
-
-    Returns the index of each token in the embeddings, the pairs of tokens that the BPE merges, and
-    the path of the file with the tokens, for messages.
-    """
+    """Read a tokenizer in Hugging Face's format."""
     vocabulary, merges, whole = (
         os.path.join(folder, name) for name in ("vocab.json", "merges.txt", "tokenizer.json")
     )
@@ -138,10 +134,7 @@ def _check_pair(parts: Sequence[str], path: str) -> tuple[str, str]:
 
 
 def _numbers(merges: list[tuple[str, str]], by_row: dict[int, str]) -> dict[str, int]:
-    """Return GPT-2's number of each BPE token.
-
-    Bytes come first, then the tokens that result from merges, then tokens that users have added.
-    """
+    """Return GPT-2's number of each BPE token."""
     alphabet = list(bytes_to_unicode().values())
     encoder: dict[str, int] = {}
     for piece in (*alphabet, *("".join(pair) for pair in merges)):

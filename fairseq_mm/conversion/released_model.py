@@ -74,11 +74,7 @@ def convert_released(
 
 
 def _write_network(released: ReleasedModel, path: str, feature_dim: int) -> dict[str, Any]:
-    """Write the state dict of a released model's image network to ``path``.
-
-    Return the attributes that identify the network as an extractor of features. Raise UserError if
-    the network's features have another dimension than ``feature_dim``, the model's input.
-    """
+    """Write the state dict of a released model's image network to ``path``."""
     with library_errors():
         torch.save(released.cnn, path)
     # building the extractor checks the weights and computes their digest, as extract will do

@@ -259,11 +259,7 @@ def _read_arrays(path: str, names: Sequence[str]) -> dict[str, np.ndarray]:
 
 
 def _read_dictionary(path: str, rows: int, notes: list[str]) -> dict[int, str]:
-    """Read the word of each row of the embedding; rows 0 and 1 are special and have no word.
-
-    Returns:
-        Dict from the row to its word.
-    """
+    """Read the word of each row of the embedding; rows 0 and 1 are special and have no word."""
     content = read_plain_pickle(path)
     if not isinstance(content, dict) or not all(
         isinstance(word, str) and isinstance(number, (int, np.integer))
@@ -289,11 +285,7 @@ def _read_dictionary(path: str, rows: int, notes: list[str]) -> dict[int, str]:
 
 
 def _convert_gru(arrays: Mapping[str, np.ndarray]) -> dict[str, Tensor]:
-    """Convert the weights of the GRU to PyTorch's layout, and return them by this package's names.
-
-    PyTorch stacks reset gate, update gate and candidate state in this order. ``arrays`` are the
-    released weights by name.
-    """
+    """Convert the weights of the GRU to PyTorch's layout and this package's names."""
     W, b, U, Wx, Ux, bx = (torch.from_numpy(arrays[name]) for name in _GRU)
     prefix = "sentence_encoder.recurrence."
     return {

@@ -353,10 +353,7 @@ def _state(
 
 
 def _default_config(config: type) -> dict[str, Any]:
-    """Return the defaults of one of fairseq's config classes as a dictionary.
-
-    Interpolations such as ``${common.seed}`` are not resolved.
-    """
+    """Return the defaults of one of fairseq's config classes as a dictionary."""
     plain: Any = OmegaConf.to_container(OmegaConf.structured(config), enum_to_str=True)
     return plain
 

@@ -181,11 +181,7 @@ def convert_t5(folder: str, output: str, *, overwrite: bool = False) -> Converte
 
 
 def _convert_config(config: Mapping[str, Any], path: str) -> dict[str, Any]:
-    """Return the options of ``--arch t5`` for Hugging Face's ``config.json``.
-
-    Fields that ``config`` lacks have Hugging Face's defaults. ``path`` is the path of this file,
-    for messages.
-    """
+    """Return the options of ``--arch t5`` for Hugging Face's ``config.json``."""
     options: dict[str, Any] = {}
     for names, kinds in ((_SIZES, (int,)), (_RATES, (int, float))):
         for name, (key, default) in names.items():
@@ -210,11 +206,7 @@ def _convert_config(config: Mapping[str, Any], path: str) -> dict[str, Any]:
 
 
 def _find_architecture(options: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
-    """Return the ``--arch`` that has the sizes in ``options``, such as ``encoder_layers``.
-
-    The second result is a dict of the sizes. For a model of another size than T5 small, base and
-    large, the results are ``t5`` and an empty dict.
-    """
+    """Return the ``--arch`` that has the sizes in ``options``, such as ``encoder_layers``."""
     for arch, sizes in (("t5_small", SMALL), ("t5_base", BASE), ("t5_large", LARGE)):
         if all(options[name] == size for name, size in sizes.items()):
             return arch, sizes
@@ -222,11 +214,7 @@ def _find_architecture(options: Mapping[str, Any]) -> tuple[str, dict[str, Any]]
 
 
 def _pop_embedding(weights: dict[str, Tensor], folder: str) -> Tensor:
-    """Remove all copies of the embedding [V, D] from ``weights``, and return one copy.
-
-    Raise UserError if there is no copy, or the copies differ. ``folder`` is the folder of the
-    model, for messages.
-    """
+    """Remove all copies of the embedding [V, D] from ``weights``, and return one copy."""
     copies = [weights.pop(name).float() for name in _THEIR_EMBEDDINGS if name in weights]
     if not copies:
         raise UserError(f"{folder}: has no tensor {_THEIR_EMBEDDINGS[0]}.")
@@ -242,9 +230,6 @@ def _pop_own_output(
     config: Mapping[str, Any], weights: dict[str, Tensor], embedding: Tensor, notes: list[str]
 ) -> Any:
     """Remove the output layer from ``weights``, and return the output layer for ``--arch t5``.
-
-    The output layer of ``--arch t5`` either shares the embedding and scales its input, or has its
-    own weights and does not scale. In transformers, sharing and scaling are two separate settings.
 
     Args:
         embedding: [V, D] embedding of the model.
@@ -269,11 +254,7 @@ def _pop_own_output(
 
 
 def _weight_names(options: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield the name in ``--arch t5`` and Hugging Face's name of each tensor.
-
-    The tensors of the embedding and of the output layer are left out. ``options`` are the options
-    of ``--arch t5``.
-    """
+    """Yield the name in ``--arch t5`` and Hugging Face's name of each tensor."""
     for stack, attentions in (
         ("encoder", {"self_attention": "SelfAttention"}),
         ("decoder", {"self_attention": "SelfAttention", "source_attention": "EncDecAttention"}),

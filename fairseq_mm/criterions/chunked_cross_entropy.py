@@ -108,10 +108,7 @@ class ChunkedCrossEntropyCriterion(FairseqCriterion):
     def _losses(
         self, module: BaseFairseqModel, sample: dict[str, Any], net_output: Any, linear: Linear
     ) -> tuple[Tensor, Tensor]:
-        """Return the sums of the loss and of the negative log-likelihood over the target tokens.
-
-        ``net_output`` and ``linear`` are the results of :func:`.extract_features`.
-        """
+        """Return the sums of the loss and of the negative log-likelihood over the target tokens."""
         if module not in self.checked:
             check_probabilities(module, net_output, linear)
             self.checked.add(module)

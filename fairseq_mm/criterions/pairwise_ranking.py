@@ -344,11 +344,7 @@ class PairwiseRankingCriterion(FairseqCriterion):
         negatives: str,
         candidates: dict[str, Tensor],
     ) -> RankingLoss:
-        """Compute the loss of a batch of pairs, see :mod:`fairseq_mm.modules.pairwise_ranking`.
-
-        ``negatives`` is ``sum`` or ``max``. ``candidates`` has the embeddings of the negatives,
-        ``all_images`` and ``all_sentences``.
-        """
+        """Compute the loss of a batch of pairs, see :mod:`fairseq_mm.modules.pairwise_ranking`."""
         if self.loss == "info_nce":
             temperature = self.get_temperature()
             return info_nce_loss(

@@ -34,10 +34,7 @@ from fairseq_mm.models import (  # noqa: F401
 
 
 def _activate_before_building(model: Any) -> None:
-    """Let ``model.build_model`` first apply this package's patches of fairseq.
-
-    See :func:`fairseq_mm.compat.activate`.
-    """
+    """Let ``model.build_model`` first apply this package's patches of fairseq."""
     # Importing the package must not change fairseq for models of other packages, so the repairs
     # are applied when a model of this package is built.
     build = model.build_model.__func__

@@ -182,11 +182,7 @@ def add_missing_t5_weights(model: Any, weights: Weights) -> None:
 
 
 def _add_missing(model: nn.Module, weights: Weights, backbone: str) -> bool:
-    """Add the parameters of the video fusion to the weights of a text-only BART or T5, in place.
-
-    ``model`` is the VG-BART or VG-T5 that will load the weights. ``backbone`` is the name in the
-    log message, ``BART`` or ``T5``. Returns False if the weights already have these parameters.
-    """
+    """Add the parameters of the video fusion to the weights of a text-only BART or T5, in place."""
     own = model.state_dict()
     added = [
         name

@@ -233,11 +233,7 @@ def _self_attention_recipe(
 def _reason_to_leave_out(
     name: str, projects_input: bool, frozen_projects_input: bool, weights: Mapping[str, Tensor]
 ) -> str:
-    """Return the reason why ``conv_story`` does not need a tensor; '' if the tensor is needed.
-
-    ``name`` is the name of the tensor in fairseq's model, ``weights`` are all tensors of fairseq's
-    model by name. See :func:`convert_weights` for the flags.
-    """
+    """Return the reason why ``conv_story`` does not need a tensor; '' if the tensor is needed."""
     # Buffers and caches of fairseq that hold no weights.
     if name.endswith(("_linearized_weight", "decoder.version", "._float_tensor")):
         return "no weight"

@@ -61,10 +61,7 @@ def _set_missing(cfg: Namespace, values: Mapping[str, Any]) -> None:
 def _preset_config(
     base: type[FairseqDataclass], name: str, values: Mapping[str, Any]
 ) -> type[FairseqDataclass]:
-    """Return a subclass of ``base`` with the defaults ``values``, for ``--arch NAME``.
-
-    Types and help texts stay. Raises ValueError if a field of ``values`` does not exist.
-    """
+    """Return a subclass of ``base`` with the defaults ``values``, for ``--arch NAME``."""
     fields = base.__dataclass_fields__
     unknown = sorted(values.keys() - fields.keys())
     if unknown:

@@ -321,11 +321,7 @@ class T5Decoder(FeatureDecoder):
         return linear(features * features.size(-1) ** -0.5, self.embedding.weight)
 
     def _source(self, encoder_out: EncoderOut) -> dict[str, Any]:
-        """Compute the keys, values and padding bias of the attention to the encoder's output.
-
-        Returns a dict: ``keys`` and ``values`` are lists of one tensor per layer; ``bias`` is
-        ``-inf`` at padding, or None if there is no padding.
-        """
+        """Compute the keys, values and padding bias of the attention to the encoder's output."""
         x = encoder_out["encoder_out"][0].transpose(0, 1)
         attentions = [layer.source_attention for layer in self.layers]
         projected = [
@@ -344,12 +340,7 @@ class T5Decoder(FeatureDecoder):
         }
 
     def _state(self, incremental_state: dict, encoder_out: EncoderOut) -> dict[str, Any]:
-        """Return the state of incremental decoding, a dict; the first call makes it.
-
-        Its entry ``source`` is the result of :meth:`_source` for the examples that are still being
-        decoded, and ``beams`` is the number of rows of each example. ``cache``, the
-        :class:`BeamCache`, and ``bias`` are None before the first step.
-        """
+        """Return the state of incremental decoding, a dict; the first call makes it."""
         saved = self.get_incremental_state(incremental_state, STATE)
         if saved is None:
             source = self._source(encoder_out)

@@ -41,10 +41,7 @@ class _SharedEncoder(TransformerEncoder):
 
 
 def _is_plain(module: nn.Module, values: dict[str, Any]) -> bool:
-    """Return True if no attribute of a module differs from ``values``, a dict from name to value.
-
-    Attributes that the module lacks, as in older versions of fairseq, are ignored.
-    """
+    """Return True if no attribute of a module differs from ``values`` (name -> value)."""
     return all(getattr(module, name, value) == value for name, value in values.items())
 
 

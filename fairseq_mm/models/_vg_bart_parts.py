@@ -283,11 +283,7 @@ class VgBartDecoder(TransformerDecoder):
         alignment_layer: Optional[int],
         alignment_heads: Optional[int],
     ) -> tuple[Tensor, dict[str, list[Optional[Tensor]]]]:
-        """Compute the features [R, 1, C] of the last token, see :meth:`extract_features`.
-
-        fairseq's layers are not called: they would copy all cached keys and values at each step, to
-        append the last token and to reorder the beams.
-        """
+        """Compute the features [R, 1, C] of the last token, see :meth:`extract_features`."""
         positions = self.embed_positions(prev_output_tokens, incremental_state=incremental_state)
         x = self.embed_scale * self.embed_tokens(prev_output_tokens[:, -1]) + positions[:, -1]
         if self.layernorm_embedding is not None:

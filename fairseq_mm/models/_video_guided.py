@@ -202,10 +202,7 @@ def _parse_fusion_layers(cfg: Any) -> dict[str, list[int]]:
 
 
 def _parse_layer_numbers(text: Optional[str], flag: str, num_layers: int) -> list[int]:
-    """Parse the value of the option ``flag``: ``5,6`` is [5, 6]; empty text or ``none`` is [].
-
-    Raise UserError for any other text, and if a number is repeated or not in 1 to ``num_layers``.
-    """
+    """Parse the value of the option ``flag``: ``5,6`` is [5, 6]; empty text or ``none`` is []."""
     text = (text or "").strip()
     if text in ("", "none"):
         return []

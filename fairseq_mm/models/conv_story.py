@@ -273,10 +273,7 @@ class ConvStoryModel(LoadStateDictMixin, FairseqEncoderDecoderModel):
         self.pretrained_error = None
 
     def _replace_frozen(self, options: dict[str, Any]) -> None:
-        """Replace the frozen model by a model with these options.
-
-        The fusion layers are initialised anew if the output size of the frozen model changes.
-        """
+        """Replace the frozen model by a model with these options."""
         parts = build_parts(Namespace(**options), self.encoder.dictionary, self.decoder.dictionary)
         dims = parts.trunk.out_dim, self.decoder.frozen.out_dim
         if dims[0] != dims[1] and torch.distributed.is_initialized():

@@ -232,8 +232,6 @@ class GlacDecoder(FeatureDecoder):
     ) -> tuple[Tensor, Tensor, tuple[Tensor, Tensor]]:
         """Attend to the slices of image vectors word by word (Li et al. 2020, equations 6 to 8).
 
-        The query of a word is the LSTM's output at the word before.
-
         Args:
             vectors: [B, 5, S H] image vectors, S slices of dimension H each.
             embedded: [B, T, E] word embeddings.

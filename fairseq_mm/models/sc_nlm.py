@@ -156,10 +156,7 @@ class ScNlmEncoder(ConditionEncoder):
         return sums.view(*windows.shape[:2], -1)
 
     def _align_left(self, tags: Tensor) -> Tensor:
-        """Move tags [B, S] to the left, and append STOP tags up to the length S + 1 + k.
-
-        k is ``structure_length``, the number of following tags that each word reads.
-        """
+        """Move tags [B, S] to the left, and append STOP tags up to the length S + 1 + k."""
         S = tags.size(1)
         valid_mask = tags.ne(self.pad)
         first = valid_mask.long().argmax(1, keepdim=True)  # [B, 1]

@@ -222,11 +222,7 @@ class CaptionDecoder(FeatureDecoder):
         return self.embedding_dropout(x + sinusoids(positions, dim).to(x.dtype))
 
     def _project(self, encoder_out: dict[str, list[Tensor]], *, has_beams: bool) -> list:
-        """Project the regions to the keys and values of each layer.
-
-        ``has_beams`` is True if several rows may be beams of one image. The image is then projected
-        once, and the result is copied to its rows.
-        """
+        """Project the regions to the keys and values of each layer."""
         regions, rows = encoder_out["regions"][0], None
         if has_beams:
             # not in training, where unique() would make a GPU wait

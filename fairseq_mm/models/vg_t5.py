@@ -143,10 +143,7 @@ class VgT5Model(LoadStateDictMixin, FairseqEncoderDecoderModel):
 
 
 def _completed(cfg: Any) -> Any:
-    """Return a copy of the options with values for ``fusion_heads`` and ``fusion_encoder_layers``.
-
-    With ``--compat released``, ``video_encoder_layers`` becomes 0.
-    """
+    """Return the options with values for ``fusion_heads`` and ``fusion_encoder_layers``."""
     completed = complete_video_guided(VgT5Config, cfg)
     if cfg.fusion_encoder_layers is None:
         last = range(max(1, cfg.encoder_layers - 1), cfg.encoder_layers + 1)

@@ -123,10 +123,7 @@ class _Problem:
 
 
 def _find_rows(valid_mask: Tensor, num_valid: Optional[int]) -> Optional[Tensor]:
-    """Return the indices of the rows where ``valid_mask`` [N] is True; None for all rows.
-
-    ``num_valid`` is the number of these rows if it is known.
-    """
+    """Return the indices of the rows where ``valid_mask`` [N] is True; None for all rows."""
     if num_valid is None or valid_mask.device.type == "cpu":
         return None if bool(valid_mask.all()) else valid_mask.nonzero().squeeze(1)
     # nonzero() would wait for the GPU, and so would reading whether the number is right.
@@ -138,11 +135,7 @@ def _find_rows(valid_mask: Tensor, num_valid: Optional[int]) -> Optional[Tensor]
 
 
 def _target_in(target: Tensor, start: int, end: int) -> tuple[Tensor, Tensor]:
-    """Return the column [R, 1] of each row's target in a tile, and a mask [R, 1].
-
-    The tile has the vocabulary entries ``start`` to ``end - 1``. If a row's target is not among
-    these, the mask is False, and the column has no meaning.
-    """
+    """Return the column [R, 1] of each row's target in a tile, and a mask [R, 1]."""
     column = (target - start).unsqueeze(1)
     inside = (column >= 0) & (column < end - start)
     return column.clamp(0, end - start - 1), inside
@@ -308,11 +301,7 @@ def _is_whole(device: torch.device) -> bool:
 def _chunks(
     problem: _Problem, chunk_bytes: int, *, needs_features: bool, keeps: bool
 ) -> Iterator[tuple[slice, Union[_Chunk, _WholeChunk]]]:
-    """Yield for each chunk the slice of its rows, and its softmax.
-
-    The logits of a chunk take at most ``chunk_bytes``. ``needs_features`` is described at
-    :class:`_Chunk`, ``keeps`` at :class:`_Tiles`.
-    """
+    """Yield for each chunk the slice of its rows, and its softmax."""
     N, V = len(problem.features), len(problem.weight)
     is_whole = _is_whole(problem.weight.device)
     size = problem.features.element_size()
@@ -328,10 +317,7 @@ def _chunks(
 
 
 def _compute_loss(problem: _Problem, chunk_bytes: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the loss, the negative log-likelihood, and the logsumexp of each row's logits.
-
-    The gradients are not computed. The logits in memory take at most ``chunk_bytes``.
-    """
+    """Return the loss, the negative log-likelihood, and the logsumexp of each row's logits."""
     chunks = [
         (part.normalizer, part.target_logit)
         for _, part in _chunks(problem, chunk_bytes, needs_features=False, keeps=False)

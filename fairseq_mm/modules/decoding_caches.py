@@ -352,9 +352,6 @@ class BeamCache:
     def _copy_to_rows(self, of_rows: Tensor) -> None:
         """Copy keys and values so that each row stores its own tokens.
 
-        The copy is needed if items get more rows than before. Every row becomes the writer of its
-        tokens.
-
         Args:
             of_rows: [R] index of the old item of each row.
         """

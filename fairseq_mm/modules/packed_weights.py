@@ -90,12 +90,7 @@ class _Packed:
 def _multiply_integers(
     rows: Tensor, scale: float, packed: Tensor, scales: Tensor, zeros: Tensor
 ) -> Tensor:
-    """Multiply vectors [..., inputs] uint8 by a packed weight in int8.
-
-    In the vectors, the integer ``_ZERO_POINT`` represents 0. Signed vectors would need no such
-    offset, but on a processor without AMX, oneDNN multiplies them hundreds to thousands of times
-    slower.
-    """
+    """Multiply vectors [..., inputs] uint8 by a packed weight in int8."""
     return torch.ops.onednn.qlinear_pointwise(
         *(rows, scale, _ZERO_POINT),
         *(packed, scales, zeros),
@@ -105,10 +100,7 @@ def _multiply_integers(
 
 @functools.cache
 def _multiplies_integers_exactly() -> bool:
-    """Return True if this processor computes sums of products of integers exactly.
-
-    Without VNNI or AMX instructions, sums of two products are cut off at 16 bits.
-    """
+    """Return True if this processor computes sums of products of integers exactly."""
     packed = torch.ops.onednn.qlinear_prepack(torch.full((64, 64), 127, dtype=torch.int8), None)
     rows = torch.full((1, 64), 255, dtype=torch.uint8)
     zeros = torch.zeros(64, dtype=torch.long)

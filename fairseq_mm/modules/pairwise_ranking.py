@@ -118,11 +118,7 @@ def _compute_scores(
     all_images: Optional[Tensor],
     all_sentences: Optional[Tensor],
 ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
-    """Return the scores [B, 1] of B pairs, and two score matrices [B, C] with the candidates.
-
-    The first matrix scores each pair's image with the candidates' sentences, the second each pair's
-    sentence with the candidates' images. All scores are float32.
-    """
+    """Return the scores [B, 1] of B pairs, and two score matrices [B, C] with the candidates."""
     # Half precision resolves a cosine near 1 to 0.0005 (float16) or 0.004 (bfloat16), which is
     # coarse against a margin of 0.2.
     images, sentences = images.float(), sentences.float()

@@ -187,11 +187,7 @@ def _read_counts(lines: _Lines) -> list[int]:
 
 
 def _read_section(lines: _Lines, n: int, indices: dict[bytes, int]) -> _Section:
-    """Read the n-grams of order ``n`` from ``lines`` of an ARPA file, up to the next header.
-
-    ``indices`` maps each word to its index. If ``n`` is 1, the words of the section are added to
-    it; otherwise all words of the section must be in it.
-    """
+    """Read the n-grams of order ``n`` from ``lines`` of an ARPA file, up to the next header."""
     section = _Section()
     for line in lines:
         fields = line.split()

@@ -210,10 +210,7 @@ class AdamL2(torch.optim.Optimizer):
 
     @staticmethod
     def _moments(states: list[dict[str, Any]], name: str, weights: list[Tensor]) -> list[Tensor]:
-        """Return the running average ``name``, such as ``exp_avg``, from the state of each weight.
-
-        If a state lacks the average, as at the first update, it is created with zeros.
-        """
+        """Return the running average ``name``, such as ``exp_avg``, of each weight."""
         for state, weight in zip(states, weights):
             # A moment that was loaded from a checkpoint may be on another device.
             before = state.get(name)
@@ -222,11 +219,7 @@ class AdamL2(torch.optim.Optimizer):
 
 
 def _split_parameters(params: list[Tensor], key: Callable[[Tensor], Any]) -> Iterator[list[Tensor]]:
-    """Yield the parameters that have a gradient, in lists that one operation updates.
-
-    The parameters of a list have the same device, dtype and value of ``key``. On a CPU, each list
-    has one parameter, because the next operation finds its numbers in the cache.
-    """
+    """Yield the parameters that have a gradient, in lists that one operation updates."""
     lists: dict[Any, list[Tensor]] = {}
     sizes: dict[Any, int] = {}
     for param in params:
