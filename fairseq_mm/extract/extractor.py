@@ -38,13 +38,6 @@ MAX_TRACED_PARAMETERS = 100_000_000
 NATIVE = "native"
 
 
-def _is_close(found: Tensor, expected: Tensor) -> bool:
-    """Return True if two tensors of features have the same shape, and differ by roundings only."""
-    if found.shape != expected.shape:
-        return False
-    return bool((found - expected).abs().max() <= 1e-4 * expected.abs().max())
-
-
 class FirstClips(NamedTuple):
     """Features of the first clips of a video.
 
@@ -68,32 +61,28 @@ class BatchFeatures:
     Attributes:
         seconds_network: Seconds in which the device computed the features; complete after
             :meth:`get`.
+        events: Device events that were recorded before and after each computation.
     """
 
     def __init__(self, num_inputs: int) -> None:
         self.seconds_network = 0.0
         self._rows: list[Optional[np.ndarray]] = [None] * num_inputs
-        self._events: list[tuple[Any, Any]] = []
+        self.events: list[tuple[Any, Any]] = []
 
     def add(self, indices: Sequence[int], rows: Sequence[np.ndarray]) -> None:
         """Add the features ``[N, D]`` of the images or clips with the given indices.
 
-        The device may still be computing the features; :meth:`get` waits for the events that
-        :meth:`add_events` adds.
+        The device may still be computing the features; :meth:`get` waits for ``events``.
         """
         for i, input_rows in zip(indices, rows):
             self._rows[i] = input_rows
 
-    def add_events(self, start: Any, end: Any) -> None:
-        """Add the device events that were recorded before and after a computation."""
-        self._events.append((start, end))
-
     def get(self) -> list[Optional[np.ndarray]]:
         """Wait for the device, and return the features ``[N, D]`` float32 of each image or clip."""
-        for start, end in self._events:
+        for start, end in self.events:
             end.synchronize()
             self.seconds_network += start.elapsed_time(end) / 1000
-        self._events = []
+        self.events = []
         return self._rows
 
 
@@ -218,7 +207,9 @@ class Extractor:
                 expected = [self.network(x) for x in examples]
                 # twice, because the first calls of a traced network optimize it
                 is_equal = all(
-                    _is_close(traced(x), features) for x, features in 2 * [*zip(examples, expected)]
+                    (found := traced(x)).shape == features.shape
+                    and bool((found - features).abs().max() <= 1e-4 * features.abs().max())
+                    for x, features in 2 * [*zip(examples, expected)]
                 )
             # networks that cannot be traced raise errors of many classes
             except Exception:
@@ -319,7 +310,7 @@ class Extractor:
                 rows = torch.empty(on_device.shape, dtype=on_device.dtype, pin_memory=True)
                 rows.copy_(on_device, non_blocking=True)
                 end.record(stream)
-                batch.add_events(start, end)
+                batch.events.append((start, end))
             else:
                 rows = self._compute(inputs).cpu()
                 batch.seconds_network += time.perf_counter() - began

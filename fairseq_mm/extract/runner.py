@@ -126,10 +126,6 @@ def _default_workers(extractor: Extractor) -> int:
     return max(1, cores // 4 if extractor.device.type == "cpu" else min(16, cores - 1))
 
 
-def _has_gpu(extractor: Extractor) -> bool:
-    return extractor.device.type == "cuda"
-
-
 def _progress_bar(total: int, initial: int, noun: str, is_shown: bool) -> tqdm:
     return tqdm(
         total=total,
@@ -173,7 +169,7 @@ class _Run:
         self._in_progress: deque[_FileInProgress] = deque()
         # The GPU is used in a thread of its own: starting the kernels of a large network takes
         # about as long as receiving the inputs of a batch.
-        self._thread = ThreadPoolExecutor(1) if _has_gpu(extractor) else None
+        self._thread = ThreadPoolExecutor(1) if extractor.device.type == "cuda" else None
         self._computing: deque[tuple[list[Optional[_FileInProgress]], Future]] = deque()
 
     def close(self) -> None:
