@@ -31,12 +31,14 @@ ensemble, where each model predicts, is not.
 """
 
 import argparse
-from typing import Any
 
 from fairseq_mm.cli import arguments
 from fairseq_mm.cli.run_set_up import register_quietly
 from fairseq_mm.errors import UserError
 from fairseq_mm.inference.checkpoint_files import checkpoint_file
+
+# options that exclude all others
+_ALONE = ("average", "to_checkpoint", "separate_network")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -80,52 +82,41 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    if args.to_checkpoint and (args.scores or args.data):
-        raise UserError("--to-checkpoint: leave --scores and --data out; a checkpoint has none.")
-    if args.separate_network and (args.scores or args.data or args.to_checkpoint):
-        raise UserError("--separate-network: leave --scores, --data and --to-checkpoint out.")
-    if args.average:
-        if args.scores or args.data or args.to_checkpoint or args.separate_network:
-            raise UserError("--average: leave all other options out.")
-        _average(args.checkpoint, args.output)
-        return
-    file = checkpoint_file(args.checkpoint)
+    given = [name for name in _ALONE if getattr(args, name)]
+    if given and (len(given) > 1 or args.scores or args.data):
+        raise UserError(f"{arguments.flag(given[0])}: leave all other options out.")
+    file = args.checkpoint if args.average else checkpoint_file(args.checkpoint)
     register_quietly()
     from fairseq_mm.hub import export
     from fairseq_mm.hub.model_card import read_scores
     from fairseq_mm.inference.checkpoint import Checkpoint
 
+    if args.average:
+        from fairseq_mm.hub.averaging import write_average
+
+        checkpoints = Checkpoint.open_all(file)
+        write_average(checkpoints, args.output)
+        print(f"{args.output}: mean of {len(checkpoints)} checkpoints, without optimizer")
+        return
     if args.to_checkpoint:
         num_updates = export.write_checkpoint(file, args.output)
         print(f"{args.output}: checkpoint of {num_updates} updates, without optimizer")
         return
     if args.separate_network:
-        _separate(Checkpoint.open(file), args.output)
+        from fairseq_mm.hub.separation import separate_network
+
+        checkpoint = Checkpoint.open(file)
+        model = separate_network(checkpoint, args.output)
+        name = model.extractor["extractor"]
+        print(f"{model.weights}: {name}, for fairseq-mm extract --model {name} --weights")
+        updates = checkpoint.num_updates
+        print(f"{model.checkpoint}: checkpoint of {updates} updates, without optimizer")
         return
     export.check_new_folder(args.output)
     scores = None if args.scores is None else read_scores(args.scores)
     checkpoint = Checkpoint.open(file, data=args.data)
-    model = export.export_checkpoint(checkpoint, args.output, scores=scores)
+    exported = export.export_checkpoint(checkpoint, args.output, scores=scores)
     print(
-        f"{args.output}: --arch {checkpoint.arch}, {model.parameters:,} weights: "
-        f"{', '.join(model.files)}"
+        f"{args.output}: --arch {checkpoint.arch}, {exported.parameters:,} weights: "
+        f"{', '.join(exported.files)}"
     )
-
-
-def _average(path: str, output: str) -> None:
-    register_quietly()
-    from fairseq_mm.hub.averaging import write_average
-    from fairseq_mm.inference.checkpoint import Checkpoint
-
-    checkpoints = Checkpoint.open_all(path)
-    write_average(checkpoints, output)
-    print(f"{output}: mean of {len(checkpoints)} checkpoints, without optimizer")
-
-
-def _separate(checkpoint: Any, output: str) -> None:
-    from fairseq_mm.hub.separation import separate_network
-
-    model = separate_network(checkpoint, output)
-    name = model.extractor["extractor"]
-    print(f"{model.weights}: {name}, for fairseq-mm extract --model {name} --weights")
-    print(f"{model.checkpoint}: checkpoint of {checkpoint.num_updates} updates, without optimizer")

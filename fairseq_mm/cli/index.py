@@ -31,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("folder", metavar="FOLDER", help="Folder of images, with its subfolders.")
     arguments.add(
         parser,
-        *("checkpoint", "weights", "output", "device", "batch_size", "max_pixels"),
+        *("checkpoint", "weights", "output", "device", "batch_size"),
         checkpoint={
             "required": False,
             "help": "Checkpoint of an image-sentence embedding, or folder with "
@@ -58,7 +58,6 @@ def run(args: argparse.Namespace) -> int:
             index=args.output,
             device=args.device,
             batch_size=args.batch_size,
-            max_pixels=args.max_pixels,
             show_progress=True,
         )
     except KeyboardInterrupt:

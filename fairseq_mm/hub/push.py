@@ -69,7 +69,9 @@ def push_folder(
             "fairseq-mm export, and push that."
         )
     config = read_model_folder(folder).config
-    card = _read_card(folder, repository)
+    card, path = None, os.path.join(folder, CARD_FILE)
+    if os.path.isfile(path):
+        card = decoded(read_bytes(path), path).replace(PLACEHOLDER, repository)
     names = [CONFIG_FILE, *config["files"], WEIGHTS_FILE]
     contents: dict[str, Any] = {name: os.path.join(folder, name) for name in names}
     if card is not None:
@@ -89,23 +91,9 @@ def push_folder(
             revision=revision,
         )
     others = sorted(set(os.listdir(folder)) - set(contents))
+    # the hub reads the licence from the fields between the first two lines of dashes
+    fields = card.split("---")[1] if card is not None and card.startswith("---") else ""
+    has_licence = any(line.startswith("license:") for line in fields.splitlines())
     return PushedModel(
-        str(commit.commit_url), str(commit.oid), sorted(contents), others, _has_licence(card)
+        str(commit.commit_url), str(commit.oid), sorted(contents), others, has_licence
     )
-
-
-def _read_card(folder: str, repository: str) -> Optional[str]:
-    """Return the text of the model card, with the name ``repository`` in its commands.
-
-    The result is None if the folder has no model card.
-    """
-    path = os.path.join(folder, CARD_FILE)
-    if not os.path.isfile(path):
-        return None
-    return decoded(read_bytes(path), path).replace(PLACEHOLDER, repository)
-
-
-def _has_licence(card: Optional[str]) -> bool:
-    # the hub reads it from the fields between the first two lines of dashes
-    fields = "" if card is None or not card.startswith("---") else card.split("---")[1]
-    return any(line.startswith("license:") for line in fields.splitlines())

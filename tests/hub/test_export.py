@@ -271,7 +271,7 @@ def test_the_command_exports_and_names_its_files(checkpoint, run_command, tmp_pa
         ((checkpoint, tmp_path / "x", "--scores", tmp_path / "none"), "none: cannot be read"),
         (
             (tmp_path / "out", tmp_path / "x", "--to-checkpoint", "--data", "d"),
-            "leave --scores and",
+            "leave all other options out",
         ),
     ):
         status, out, err = run_command("export", *arguments)
