@@ -72,11 +72,6 @@ EXCEPTIONS = [
         r"[\"`]numbered_unknowns[\"`]",
         "a field of prepare.json, subwords.json and checkpoints",
     ),
-    (
-        "fairseq_mm/cli/doctor_data.py",
-        r"rows of features",
-        "a line of doctor's, which programs may read",
-    ),
     ("", r"https?://[^ )>]+", "addresses"),
     ("scripts/check_vocabulary.py", r".*", "this list"),
 ]
