@@ -145,6 +145,13 @@ REPAIRS: tuple[Repair, ...] = (
         "fairseq saves them.",
     ),
     Repair(
+        training.repair_overflow_on_cpu,
+        ("fairseq.trainer.Trainer.train_step",),
+        Scope.OURS,
+        "With --fp16 on a CPU, gradients that overflow end the training.",
+        "fairseq uses the trainer's device.",
+    ),
+    Repair(
         training.repair_clipping_on_cpu,
         ("fairseq.utils.clip_grad_norm_",),
         Scope.OURS,

@@ -141,6 +141,24 @@ def _read_to_the_end(batches: Any, count: int) -> Iterator[Any]:
         yield batch
 
 
+def repair_overflow_on_cpu() -> None:
+    """Repair ``--fp16`` on a CPU, where a training fails as soon as gradients overflow."""
+    import torch
+    from fairseq.trainer import Trainer
+
+    original = Trainer.train_step
+
+    @functools.wraps(original)
+    def train_step(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if self.cuda or not self.cfg.common.fp16:
+            return original(self, *args, **kwargs)
+        # fairseq moves the norm of skipped gradients to a GPU
+        with _replaced(torch.Tensor, "cuda", lambda self: self):
+            return original(self, *args, **kwargs)
+
+    Trainer.train_step = train_step
+
+
 def repair_clipping_on_cpu() -> None:
     """Repair ``--cpu`` on a machine with a GPU, where a training fails at the first update."""
     import torch

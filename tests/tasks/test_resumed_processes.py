@@ -84,8 +84,7 @@ SLOW = {
     "vg_t5": (*VIDEOS, "--arch", "vg_t5_tiny"),
     "mffg_rnn": (*VIDEOS, "--arch", "mffg_rnn_tiny"),
 }
-FULLY_SHARDED = {"m_rnn_fully_sharded": (*M_RNN, "--ddp-backend", "fully_sharded")}
-SYSTEMS = {**FAST, **SLOW, **FULLY_SHARDED}
+SYSTEMS = {**FAST, **SLOW}
 # each process keeps its own of what its batches were like
 BUFFERS = re.compile("running_(mean|var)|num_batches")
 
@@ -108,7 +107,7 @@ def folders(tmp_path_factory):
 def configure(folders, name, *options):
     data, *system = SYSTEMS[name]
     system += options
-    if "--zero-sharding" in system or "fully_sharded" in system:
+    if "--zero-sharding" in system:
         pytest.importorskip("fairscale")
     if "--bf16" in system and int(torch.__version__.partition(".")[0]) < 2:
         pytest.skip(f"gloo of PyTorch {torch.__version__} adds no bfloat16")
@@ -145,8 +144,6 @@ PRECISIONS = {
     "fp16": ("--fp16", *SCALING),
     "fp16_flat": ("--fp16", *SCALING),
     "bf16": ("--bf16",),
-    "memory_efficient_fp16": ("--memory-efficient-fp16", *SCALING),
-    "memory_efficient_bf16": ("--memory-efficient-bf16",),
 }
 FAST_PRECISIONS = {
     *(("m_rnn", precision, processes) for precision in ("fp16", "bf16") for processes in (1, 2)),
@@ -160,7 +157,7 @@ ALL_PRECISIONS = [
     # several rates, and states of the optimizer that are shared out, need separate parameters
     if (precision != "fp16_flat" or name not in ("vg_bart_two_rates", "m_rnn_sharded"))
     and (processes > 1 or name not in ("m_rnn_sharded", "m_rnn_pytorch_ddp"))
-] + [("m_rnn_fully_sharded", "fp16", 2)]
+]
 
 
 def join_parameters(monkeypatch):
@@ -205,9 +202,7 @@ def test_half_precision_resumes_within_an_epoch(
         state["last_optimizer_state"].get("fairseq_mm_half_precision", {})
         for state in (torch.load(first), whole)
     )
-    # fully sharded weights are float32 themselves
-    has_copies = "memory_efficient" not in precision and name not in FULLY_SHARDED
-    assert ("weights" in after) == has_copies
+    assert "weights" in after
     if "fp16" in precision:
         overflows = [state["counters"]["_last_overflow_iter"] for state in (before, after)]
         assert -1 < overflows[0] < before["counters"]["_iter"] <= overflows[1]
