@@ -1,0 +1,45 @@
+"""Commands that write a page print their own lines on standard error, and nothing of libraries."""
+
+import re
+import subprocess
+import sys
+
+import pytest
+
+STORED = "--data data/captions --split valid"
+COMMANDS = {
+    "report": f"report {STORED} --hypotheses {{out}}/h.jsonl --metrics bleu,rouge_l,cider "
+    "--images data/images --output {out}/page.html",
+    "retrieve plot": "retrieve plot --store {out}/v.h5 --checkpoint captions/vse_gru --near dog "
+    "--word red --word blue --top 2 --device cpu --output {out}/page.html",
+    "tell": "tell --checkpoint stories/glac --data data/stories --split valid --limit 1 "
+    "--max-words-per-sentence 3 --device cpu --html {out}/page.html --output {out}/o.txt",
+    "summarize": "summarize --checkpoint videos/pointer_generator --beam 1 --max-len-b 4 --device "
+    "cpu data/videos/valid.transcripts.jsonl --html {out}/page.html --output {out}/o.txt",
+    "inspect": "inspect data/prompts --checkpoint prompts/conv_story_fusion --device cpu --split "
+    "valid --line 1 --words 3 --html {out}/page.html --output {out}/o.jsonl",
+}
+OWN = re.compile(
+    r"(wrote|embedded|read|loaded|\S*(/h\.jsonl|page\.html): ).*|\S+: .*(line|summar|stor|text).*"
+)
+
+
+def run(root, command, out):
+    words = command.format(out=out).split()
+    return subprocess.run(
+        [sys.executable, "-m", "fairseq_mm", *words], cwd=root, capture_output=True, text=True
+    )
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_nothing_but_our_lines_is_on_stderr(root, tmp_path, name):
+    (tmp_path / "h.jsonl").write_text('{"id": "valid0.jpg", "hypothesis": "a red dog"}\n')
+    if name == "retrieve plot":
+        embed = "embed data/captions --checkpoint captions/vse_gru --split valid --device cpu"
+        assert run(root, f"{embed} --output {{out}}/v.h5", tmp_path).returncode == 0
+    done = run(root, COMMANDS[name], tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "page.html").stat().st_size > 1000
+    lines = done.stderr.splitlines()
+    assert not re.search(r"^(DEBUG|INFO|WARNING):|\bWarning\b|Traceback", done.stderr, re.MULTILINE)
+    assert [line for line in lines if not OWN.fullmatch(line)] == []
