@@ -42,6 +42,7 @@ METRICS = (
     *("diversity", "self_bleu", "seq_rep"),
 )
 DEFAULT_METRICS = "bleu,rouge_l,cider"
+_SIDE = 224  # pixels of the longer side of an image
 ARGUMENTS: Rows = {
     "--hypotheses": (
         "Generated texts; may be given again, for other systems.",
@@ -63,10 +64,6 @@ ARGUMENTS: Rows = {
     "--limit": (
         "Maximum number of items (default: all).",
         {"type": arguments.positive, "metavar": "N"},
-    ),
-    "--side": (
-        "Longer side of the images in pixels (default: 224).",
-        {"type": arguments.positive, "default": 224, "metavar": "N"},
     ),
     "--metrics": (
         "Metrics, as of score, that need no further files (default with several --hypotheses: "
@@ -308,7 +305,7 @@ def _make_items(
     from fairseq_mm.report.item_gallery import Item, ItemText
     from fairseq_mm.report.thumbnails import Thumbnails
 
-    thumbnails = Thumbnails(args.images, args.side) if args.images else None
+    thumbnails = Thumbnails(args.images, _SIDE) if args.images else None
     items, missing = [], []
     keys = list(references)[: args.limit]
     for key in tqdm(keys, "images", file=sys.stderr, leave=False, disable=None):

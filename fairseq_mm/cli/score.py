@@ -83,7 +83,7 @@ from typing import Any, Callable, Optional
 
 from fairseq_mm.cli import arguments, score_gain, score_inputs, score_models, score_output
 from fairseq_mm.cli import score_visual_stories as visual
-from fairseq_mm.cli.arguments import FLAG, NUMBER, Rows, flag
+from fairseq_mm.cli.arguments import NUMBER, Rows, flag
 from fairseq_mm.cli.records import counted
 from fairseq_mm.cli.score_alignment import check_scores_for
 from fairseq_mm.cli.score_constant import MOST_FREQUENT, constant_texts
@@ -143,7 +143,6 @@ _ARGUMENTS: Rows = {
         "Parameters of METEOR, the -t of its jar (default: rank).",
         {"choices": TASKS, "default": "rank"},
     ),
-    "--no-meteor-norm": ("Compute METEOR without its -norm.", FLAG),
     # no default: the option is refused where the metric is not computed
     "--first-words": (
         "Number of words of each text that first_distinct reads; shorter texts are left out "
@@ -359,7 +358,6 @@ def _score(
                     references=reference_tokens,
                     tokenization=tokenizer,
                     meteor_task=args.meteor_task,
-                    meteor_normalize=not args.no_meteor_norm,
                     texts=list(map(visual.without_separators, texts[i])),
                     reference_texts=reference_texts,
                     references_of=None if args.references_of == "item" else args.references_of,

@@ -146,7 +146,13 @@ def parse_generated(path: str, text: str) -> GeneratedOutput:
         elif kind in "HD":
             generated = output.hypotheses if kind == "H" else output.detokenised
             scored = generated.setdefault(number, [])
-            scored.append((_parse_score(path, kind, number, score), match[4]))
+            try:
+                scored.append((float(score), match[4]))
+            except ValueError:
+                raise UserError(
+                    f"{path}: {kind}-{number} must have a score and a text, separated by tabs, "
+                    f"but has {score[:40]!r} for a score."
+                ) from None
             is_repeated = is_repeated or (limit is not None and len(scored) > limit)
         if is_repeated:
             raise UserError(
@@ -175,13 +181,3 @@ def _check_logs_agree(path: str, text: str) -> None:
                     f"{first_line} has {expected!r}: the file must hold one run, but holds "
                     "several; score each run by itself."
                 )
-
-
-def _parse_score(path: str, kind: str, number: int, score: str) -> float:
-    try:
-        return float(score)
-    except ValueError:
-        raise UserError(
-            f"{path}: {kind}-{number} must have a score and a text, separated by tabs, but has "
-            f"{score[:40]!r} for a score."
-        ) from None

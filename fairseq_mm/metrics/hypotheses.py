@@ -118,13 +118,12 @@ def _read_coco_results(path: str, text: str) -> Hypotheses:
         raise UserError(f"{path}: must be COCO results, but is no JSON: {error}") from None
     hypotheses = Hypotheses({}, "coco")
     for number, entry in enumerate(entries):
-        if not isinstance(entry, dict) or not isinstance(entry.get("caption"), str):
+        is_entry = isinstance(entry, dict) and "image_id" in entry
+        if not is_entry or not isinstance(entry.get("caption"), str):
             raise UserError(
                 f'{path}: entry {number} must be {{"image_id": ..., "caption": "..."}}, but is '
                 f"{str(entry)[:60]!r} instead."
             )
-        if "image_id" not in entry:
-            raise UserError(f"{path}: entry {number} has no image_id.")
         hypotheses.add(str(entry["image_id"]), entry["caption"])
     hypotheses.check_one_run(path)
     return hypotheses

@@ -100,7 +100,6 @@ class TokenizedItems:
             et al. 2015), ``wp`` (WritingPrompts) or ``none`` (split at white space).
         training_texts: Tokenized training texts, for the metric ``novelty``; None without them.
         meteor_task: Task for which METEOR's parameters were tuned, such as ``rank``.
-        meteor_normalize: True if METEOR tokenizes and lower-cases the texts itself (``-norm``).
         copied_runs: Longest run of words that each hypothesis shares with the training text, for
             the metric ``copying``; None if no training text was searched.
         training_words: Number of words in the training text that was searched for runs.
@@ -124,7 +123,6 @@ class TokenizedItems:
     tokenization: str
     training_texts: Optional[Sequence[Tokens]] = None
     meteor_task: str = "rank"
-    meteor_normalize: bool = True
     copied_runs: Optional[Sequence[CopiedRun]] = None
     training_words: Optional[int] = None
     texts: Sequence[str] = ()

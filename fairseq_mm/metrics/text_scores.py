@@ -78,7 +78,7 @@ def _meteor(items: TokenizedItems) -> list[Row]:
     sign = items.sign(
         f"meteor-{meteor_metric.VERSION}",
         task=items.meteor_task,
-        norm="yes" if items.meteor_normalize else "no",
+        norm="yes",
         by=_METEOR_PROGRAM,
     )
     try:
@@ -86,7 +86,6 @@ def _meteor(items: TokenizedItems) -> list[Row]:
             [" ".join(tokens) for tokens in items.hypotheses],
             [[" ".join(tokens) for tokens in texts] for texts in items.references],
             task=items.meteor_task,
-            normalize=items.meteor_normalize,
         )
     except UserError as error:  # without METEOR's tables, other metrics are still computed
         return rows_without({"meteor": sign}, str(error))

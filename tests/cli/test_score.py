@@ -373,7 +373,7 @@ def test_card_holds_command_hashes_and_decode_settings(score, write, data):
         ("b.jsonl", '{"id": true, "hypothesis": "a"}\n', 'b.jsonl:1: must be {"id": "..."'),
         ("n.jsonl", '{"id": "a.jpg",\n', "n.jsonl:1: must be a JSON object"),
         ("c.json", '[{"image_id": 1}]', 'c.json: entry 0 must be {"image_id": ..., "caption"'),
-        ("i.json", '[{"caption": "a"}]', "i.json: entry 0 has no image_id."),
+        ("i.json", '[{"caption": "a"}]', "i.json: entry 0 must be {"),
         ("j.json", '[{"caption": "a"]', "j.json: must be COCO results, but is no JSON"),
         ("z.jsonl", jsonl({"z.jpg": "a"}), "none of its 1 ids (such as 'z.jpg') is among the 3"),
         ("r.txt", "I | {'score_reference': True}\nH-0\t-1\ta\n", "give it as --reference-scores"),
