@@ -51,7 +51,7 @@ help:
 $(STAMP): setup.py constraints.txt
 	@test -n "$(PYTHON)" || { echo "no python3.11 found: make PYTHON=/path/to/python3.11 ..." >&2; exit 2; }
 	@test -n "$(wildcard $(WHEELHOUSE)/fairseq_fixed-*.whl)" || $(need_compiler)
-	@echo "Installing into $(VENV): 6.0 GB. pip prints nothing for some minutes."
+	@echo "Installing into $(VENV): 6.1 GB. pip prints nothing for some minutes."
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(INSTALL_ENV) $(BIN)/python -m pip install -q $(FIND_LINKS) torch torchvision
 	$(INSTALL_ENV) $(BIN)/python -m pip install -q $(FIND_LINKS) -e '.[fairseq,report,video]'
@@ -59,7 +59,7 @@ $(STAMP): setup.py constraints.txt
 
 $(ALL_STAMP): $(STAMP)
 	@echo "Installing what tests need: another 1.0 GB."
-	$(INSTALL_ENV) $(BIN)/python -m pip install -q $(FIND_LINKS) -e '.[fairseq,eval,heif,video,convert,hub,report,serve,timm,docs,dev]'
+	$(INSTALL_ENV) $(BIN)/python -m pip install -q $(FIND_LINKS) -e '.[fairseq,eval,heif,video,convert,models,hub,report,serve,timm,docs,dev]'
 	touch $@
 
 install: $(ALL_STAMP)
