@@ -7,7 +7,6 @@ from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple, Optional
 
 from fairseq_mm.errors import UserError
-from fairseq_mm.extract.media_list import MAX_PIXELS
 from fairseq_mm.generation.defaults import ALLOW_UNK_HELP, SEED, UTILITIES, WEIGHTS_DTYPES
 from fairseq_mm.inference.checkpoint_files import with_local_paths
 
@@ -58,13 +57,6 @@ SHARED: dict[str, dict[str, Any]] = {
     "json": {"metavar": "FILE", "help": "Write the result as JSON to this file."},
     "html": {"metavar": "FILE", "help": "Write an HTML page of inputs and outputs."},
     "seed": {"type": int, "help": f"Seed of random numbers (default: {SEED})."},
-    "max_pixels": {
-        "type": int,
-        "metavar": "N",
-        "default": MAX_PIXELS,
-        "help": "Maximum number of pixels of an image or a frame; larger JPEGs are decoded at "
-        "reduced scale, larger images of other formats are refused (default: %(default)s).",
-    },
 }
 
 # named as in fairseq-generate, whose options do the same
@@ -332,7 +324,7 @@ def check_checkpoints(args: argparse.Namespace) -> None:
             setattr(args, name, with_local_paths(path))
 
 
-_AT_LEAST = {"batch_size": 1, "n": 1, "best_of": 1, "first_id": 0, "limit": 1, "max_pixels": 1}
+_AT_LEAST = {"batch_size": 1, "n": 1, "best_of": 1, "limit": 1}
 # largest index that fairseq's tensors and every reader of JSON can hold
 _GREATEST = 2**53
 

@@ -73,7 +73,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "(captions_test2014_NAME_results.json).",
     )
     arguments.add(output, "jsonl", "output")
-    arguments.add(parser.add_argument_group("run"), "device", "batch_size", "max_pixels")
+    arguments.add(parser.add_argument_group("run"), "device", "batch_size")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -127,7 +127,7 @@ def _write_captions(
         (facts,) = texts.provenance()
 
     def read(inputs: Sequence[Input]) -> Iterator[Any]:
-        options = {"batch_size": args.batch_size, "max_pixels": args.max_pixels}
+        options = {"batch_size": args.batch_size}
         values: Any = [item.value for item in inputs]
         if store is not None:
             values = [store.read(item.name) for item in inputs]

@@ -65,6 +65,11 @@ GONE = {
     "caption --list": "`fairseq-mm generate FILE.jsonl`",
     "summarize --keep-damaged": "`fairseq-mm extract --keep-damaged`, then --features",
     "summarize --transcripts": "--transcript, once for each video",
+    **dict.fromkeys(
+        ("caption --max-pixels", "summarize --max-pixels"),
+        "`fairseq-mm extract --max-pixels`, then --features",
+    ),
+    "tell --first-id": "another --seed",
     "tell --prompt-temperature": "the default, 1, as published",
     "tell --prompt-topk": "the default, 10, as published",
     "tell --raw": "--jsonl, whose records have the tokens",

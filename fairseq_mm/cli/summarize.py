@@ -100,7 +100,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         },
         html={"help": "Write a page of the summaries, with frames of the videos."},
     )
-    arguments.add(parser.add_argument_group("run"), "device", "batch_size", "max_pixels")
+    arguments.add(parser.add_argument_group("run"), "device", "batch_size")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -217,7 +217,6 @@ def _read_video(args: argparse.Namespace, processor: Any, item: Input, store: An
         value["video"], is_cut, images = reader.read_video(
             value["video"],
             batch_size=args.batch_size,
-            max_pixels=args.max_pixels,
             num_images=PAGE_IMAGES if args.html else 0,
         )
     (example,) = processor.examples([value], tokenizer=args.tokenizer)

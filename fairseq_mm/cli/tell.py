@@ -37,8 +37,8 @@ and verified by its SHA-256 digest.
 
 fairseq-generate prints the same stories. With sampling, a story depends only on
 --seed and its index: its line in the --split, or its number among the stories,
-counted from --first-id (default: 0). Unreadable prompts and images are reported
-on stderr and skipped, and the exit status is then 2.
+counted from 0. Unreadable prompts and images are reported on stderr and skipped,
+and the exit status is then 2.
 """
 
 import argparse
@@ -87,7 +87,7 @@ _RULES = (
     Rule("split", needs=("data",), excludes=("inputs",)),
     Rule(
         "split",
-        excludes=("n", "first_id"),
+        excludes=("n",),
         because="stories of a split are indexed by its lines; another --seed draws others",
     ),
     Rule("line", needs=("split",)),
@@ -119,7 +119,6 @@ _IMAGES: Rows = {
 }
 _NUMBER: Rows = {
     "--n": ("Number of stories per input, or in total without inputs (default: 1).", NUMBER),
-    "--first-id": ("Index of the first story (default: 0).", {"type": int, "metavar": "ID"}),
     "--best-of": (
         "Sample N stories per input and write the best, or the --nbest best; needs --sampling, or "
         "a preset that samples.",

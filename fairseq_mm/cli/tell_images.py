@@ -61,8 +61,7 @@ def visual_stories(
         sequence, store = sequence_of_ids(args.ids, args.features)
     else:
         sequence = sequence_of_files(args.inputs)
-    indices = range(args.first_id or 0, (args.first_id or 0) + (args.n or 1))
-    sequences = [sequence._replace(index=index) for index in indices]
+    sequences = [sequence._replace(index=index) for index in range(args.n or 1)]
     return write_visual_stories(args, models, configs, sequences, store)
 
 

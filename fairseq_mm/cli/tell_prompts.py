@@ -130,8 +130,8 @@ def prompt_stories(
     # with generated prompts, each story has its own prompt
     if args.prompt_model is None:
         check_repeats(args, config)
-    count, first = args.n or 1, args.first_id or 0
-    indices = range(first, first + (len(prompts) or 1) * count)
+    count = args.n or 1
+    indices = range((len(prompts) or 1) * count)
     values: Sequence[Any] = [None] * count
     inputs = [item for item in prompts for _ in range(count)]
     if not prompts and not is_language_model:
@@ -267,8 +267,7 @@ def write_prompts(args: argparse.Namespace) -> int:
 
     model = load_prompt_generator(args.prompt_model, device=args.device)
     options = _get_prompt_options(args)
-    first = args.first_id or 0
-    indices = range(first, first + (args.n or 1))
+    indices = range(args.n or 1)
     prompts = generate_prompts(model, indices, **options, batch_size=args.batch_size)
     facts = {"options": options, "checkpoint": compute_digests(model.files)} if args.jsonl else {}
     with open_output(args.output) as file:

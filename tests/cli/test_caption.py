@@ -73,9 +73,6 @@ def test_a_line_an_image_in_the_order_of_the_inputs(caption, trained, images, tm
     assert errors == ""
     status, lines, _ = caption(tmp_path / "images")
     assert lines == [f"{p}\t{text}" for p, text in zip(images, expected)]
-    status, listed, errors = caption(*images, "--max-pixels", 1000)
-    assert (status, listed) == (2, [])
-    assert "image0.png: has 52 x 40 pixels, more than the 1,000" in errors
 
 
 def test_reading_has_ended_when_captions_are_generated(caption, images, monkeypatch):
@@ -311,7 +308,6 @@ def test_many_images_show_progress_on_a_terminal_only(caption, tmp_path):
         (["--features", "absent.h5"], "absent.h5"),
         (["p.jpg", "--split", ""], "--split must be the name of a split, such as valid, but is ''"),
         (["p.jpg", "--split", "../x"], "--split must be the name of a split, such as valid, but"),
-        (["p.jpg", "--max-pixels", "0"], "--max-pixels must be 1 or more, but is 0."),
     ],
 )
 def test_mistakes_are_named_in_one_line(caption, arguments, message):

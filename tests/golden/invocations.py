@@ -930,7 +930,7 @@ INVOCATIONS = (
         named("conv_story_gated", "conv_story_fusion"),
         hypotheses(
             f"{PROMPTS} --n 2 --preset paper --sampling-topp 0.9 --temperature 1.2 --min-len 12 "
-            "--max-len-b 12 --seed 4 --first-id 5"
+            "--max-len-b 12 --seed 4"
         ),
         exact=False,
     ),
