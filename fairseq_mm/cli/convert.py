@@ -44,11 +44,12 @@ import os
 from collections.abc import Mapping
 from typing import Any, NamedTuple, Optional
 
-from fairseq_mm.cli import arguments, convert_stories
+from fairseq_mm.cli import arguments
 from fairseq_mm.cli.arguments import FLAG, Rows, flag
 from fairseq_mm.cli.run_set_up import register_quietly
 from fairseq_mm.errors import UserError
 
+_LISTED = 8  # names of a kind of tensors
 _FILE = {"metavar": "FILE"}
 ARGUMENTS: Rows = {
     "source": ("Checkpoint or folder, as described above.", {"metavar": "SOURCE"}),
@@ -63,6 +64,19 @@ ARGUMENTS: Rows = {
         "Words of a model of VSE++, its NAME_vocab.pkl, or of GLAC Net or Transtory-XL (default: "
         "vocab.pkl beside the encoder).",
         _FILE,
+    ),
+}
+_STORY_ARGUMENTS: Rows = {
+    "--pretrained-checkpoint": (
+        "Checkpoint of fairseq's on which a fusion model was trained, for its dropout and heads, "
+        "which the fusion checkpoint lacks.",
+        _FILE,
+    ),
+    # no default: an option that has a value counts as given, and other kinds of SOURCE refuse it
+    "--compat": (
+        "Attention to the prompt's padding: released, to reproduce the numbers of fairseq's model, "
+        "or none (default: released).",
+        {"choices": ("released", "none")},
     ),
 }
 
@@ -90,7 +104,7 @@ _TRAIN = (
 _VISUAL_STORIES = "GLAC Net or Transtory-XL"
 _HF_BART, _HF_T5 = "Hugging Face's BART", "Hugging Face's T5"
 LAYOUTS = {
-    _STORIES: Layout(options=("data", *convert_stories.OPTIONS)),
+    _STORIES: Layout(options=("data", "pretrained_checkpoint", "compat")),
     _KIROS: Layout(),
     _VSEPP: Layout(options=("vocabulary",)),
     _VISUAL_STORIES: Layout(options=("vocabulary",)),
@@ -103,7 +117,7 @@ _MODEL_TYPES = {"bart": _HF_BART, "t5": _HF_T5, "mt5": _HF_T5}
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     arguments.add_rows(parser, ARGUMENTS)
     group = parser.add_argument_group("fairseq's fconv_self_att")
-    arguments.add_rows(group, convert_stories.ARGUMENTS)
+    arguments.add_rows(group, _STORY_ARGUMENTS)
 
 
 def run(args: argparse.Namespace) -> None:
@@ -115,7 +129,7 @@ def run(args: argparse.Namespace) -> None:
             raise UserError(f"{flag(name)} is for {others}, but {args.source} is taken for {kind}.")
     if kind == _STORIES:
         assert state is not None  # for mypy: this kind is detected by the checkpoint's content
-        convert_stories.run(args, state)
+        _convert_stories(args, state)
     elif LAYOUTS[kind].module:
         _convert_pretrained(args, kind)
     else:
@@ -144,14 +158,13 @@ def _convert_released(
     args: argparse.Namespace, kind: str, state: Optional[Mapping[str, Any]]
 ) -> None:
     """Convert a released model of Kiros et al., VSE++, GLAC Net or Transtory-XL."""
-    from fairseq_mm.conversion.output_folder import check_output_folder
-    from fairseq_mm.conversion.released_model import convert_released
+    from fairseq_mm.conversion.output_folder import check_output
     from fairseq_mm.conversion.released_visual_stories import read_released_visual_stories
-    from fairseq_mm.conversion.released_vse import read_released_vse
+    from fairseq_mm.conversion.released_vse import convert_released, read_released_vse
     from fairseq_mm.conversion.released_vsepp import read_released_vsepp
 
     # an output that cannot be written fails here, not after minutes of conversion
-    check_output_folder(args.output, overwrite=args.overwrite, reads=args.source)
+    check_output(args.output, overwrite=args.overwrite, reads=args.source)
     if state is None:
         released = read_released_vse(args.source)
     elif kind == _VSEPP:
@@ -179,7 +192,7 @@ def _released_usage(result: Any, *, is_story: bool) -> list[str]:
     model and train it.
     """
     from fairseq_mm.conversion.new_checkpoint import format_flags
-    from fairseq_mm.conversion.released_model import CHECKPOINT, DICTIONARY, NETWORK
+    from fairseq_mm.conversion.released_vse import CHECKPOINT, DICTIONARY, NETWORK
 
     released, folder = result.released, result.folder
     paths = {name: os.path.join(folder, name) for name in (CHECKPOINT, DICTIONARY, NETWORK)}
@@ -208,23 +221,22 @@ def _released_usage(result: Any, *, is_story: bool) -> list[str]:
 def _detect_kind(args: argparse.Namespace) -> tuple[str, Optional[Mapping[str, Any]]]:
     """Return the kind of SOURCE (a key of ``LAYOUTS``), and the content of its checkpoint."""
     from fairseq_mm.conversion.foreign_checkpoint import read_foreign_checkpoint
-    from fairseq_mm.conversion.released_visual_stories import is_visual_story_encoder
     from fairseq_mm.conversion.released_vse import is_numpy_archive
-    from fairseq_mm.conversion.released_vsepp import is_vsepp
 
     # the content is returned because a checkpoint of gigabytes must not be read twice
     source = args.source
     if not os.path.exists(source):
-        raise UserError(f"{source}: no such checkpoint. It is no folder either.")
+        raise UserError(f"{source}: no such checkpoint.")
     if os.path.isdir(source):
         return _detect_folder_kind(source), None
     # before the reader of checkpoints, which would report a damaged file
     if is_numpy_archive(source):
         return _KIROS, None
     state = read_foreign_checkpoint(source)
-    if is_visual_story_encoder(state):
+    if "cnn.linear.weight" in state and "cnn.bn.weight" in state:
         return _VISUAL_STORIES, state
-    return (_VSEPP if is_vsepp(state) else _STORIES), state
+    is_vsepp = "opt" in state and isinstance(state.get("model"), (list, tuple))
+    return (_VSEPP if is_vsepp else _STORIES), state
 
 
 def _detect_folder_kind(source: str) -> str:
@@ -238,15 +250,9 @@ def _detect_folder_kind(source: str) -> str:
                 f"{', '.join(_MODEL_TYPES)}, but is {model_type}."
             )
         return _MODEL_TYPES[model_type]
-    checkpoint = os.path.join(source, "model.pt")
-    if os.path.isfile(checkpoint):
-        raise UserError(
-            f"{source}: is of fairseq's form already (it has a model.pt) and needs no conversion: "
-            f"train with --finetune-from-model {checkpoint}."
-        )
     raise UserError(
-        f"{source}: is no folder of a model: it has neither config.json, as Hugging Face's have, "
-        "nor model.pt, as fairseq's."
+        f"{source}: has no config.json, as Hugging Face's folders have. A folder with model.pt is "
+        "of fairseq's form already: train with --finetune-from-model."
     )
 
 
@@ -283,3 +289,86 @@ def _architectures(arch: str, options: Mapping[str, Any]) -> list[tuple[str, str
         if all(name in known for name in rest):
             architectures.append(("with videos", guided, rest))
     return architectures
+
+
+def _convert_stories(args: argparse.Namespace, state: Mapping[str, Any]) -> None:
+    """Convert the checkpoint ``args.source`` of fconv_self_att; ``state`` is its content."""
+    from fairseq_mm.conversion import stories as converting
+    from fairseq_mm.conversion.foreign_checkpoint import read_foreign_checkpoint
+    from fairseq_mm.conversion.output_folder import check_output
+
+    check_output(args.output, overwrite=args.overwrite, reads=args.source, is_file=True)
+    checkpoint = converting.fairseq_stories(args.source, state)
+    pretrained = None
+    # fairseq's fusion checkpoint has the frozen weights, but not their dropout and heads
+    if args.pretrained_checkpoint:
+        path = args.pretrained_checkpoint
+        pretrained = converting.fairseq_stories(path, read_foreign_checkpoint(path))
+    if not args.data:
+        raise UserError("--data DIR is needed: the new checkpoint carries its dictionaries.")
+    source, target = checkpoint.languages
+    files = (os.path.join(args.data, f"dict.{source}.txt"),)
+    files += (os.path.join(args.data, f"dict.{target}.txt"),)
+    dictionaries = converting.load_story_dictionaries(files, checkpoint.types, args.source)
+    result = converting.convert_stories(
+        checkpoint,
+        *dictionaries,
+        compat=args.compat or "released",
+        pretrained=pretrained,
+    )
+    conversion = result.conversion
+    print(f"{args.source}: --arch {checkpoint.arch}, {checkpoint.num_updates} updates")
+    for line in _table(len(checkpoint.weights), conversion):
+        print(line)
+    # before the errors below, whose causes the table and the notes show
+    for note in result.notes:
+        print(f"note: {note}")
+    if result.state is None or conversion.unexpected:
+        raise UserError(
+            f"{args.source}: {len(conversion.missing)} tensors are missing, "
+            f"{len(conversion.unexpected)} have no place, and {len(conversion.mismatched)} have "
+            "other shapes than its options say."
+        )
+    converting.save_checkpoint(result.state, args.output)
+    parameters = sum(x.numel() for x in conversion.weights.values())
+    print(f"{args.output}: --arch {result.arch}, {parameters:,} parameters")
+    print(f"options: {' '.join(_flag(name, value) for name, value in result.options.items())}")
+    if result.frozen_options:
+        options = " ".join(_flag(name, value) for name, value in result.frozen_options.items())
+        print(f"frozen part: {options}")
+
+
+def _flag(name: str, value: Any) -> str:
+    # layers are Python expressions with spaces, which a shell would split
+    text = f"'{value}'" if " " in str(value) else value
+    return f"{flag(name)} {text}"
+
+
+def _table(num_tensors: int, conversion: Any) -> list[str]:
+    """Return a table with the numbers of read, converted, ... and mismatched tensors."""
+    left_out = conversion.left_out
+    lines = [
+        f"{'tensors':<12}{'number':>7}",
+        f"{'read':<12}{num_tensors:>7}",
+        f"{'converted':<12}{len(conversion.used):>7}  into {len(conversion.weights)} tensors",
+        f"{'left out':<12}{sum(map(len, left_out.values())):>7}",
+    ]
+    for reason, names in left_out.items():
+        lines += _first([f"  {name}: {reason}" for name in names])
+    for title in ("missing", "unexpected"):
+        names = getattr(conversion, title)
+        lines.append(f"{title:<12}{len(names):>7}")
+        lines += _first([f"  {name}" for name in names])
+    lines.append(f"{'mismatched':<12}{len(conversion.mismatched):>7}")
+    return lines + _first(
+        [
+            f"  {name}: {list(shape)} in the checkpoint, {list(expected)} by its options"
+            for name, shape, expected in conversion.mismatched
+        ]
+    )
+
+
+def _first(lines: list[str]) -> list[str]:
+    # a model of 15 layers has hundreds of tensors
+    more = len(lines) - _LISTED
+    return lines[:_LISTED] + [f"  and {more} more"] * (more > 0)

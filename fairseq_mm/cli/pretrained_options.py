@@ -15,8 +15,10 @@ With --hydra they are overrides of fairseq-hydra-train: model.dropout=0.1 ...
 """
 
 import argparse
+import os
 
 from fairseq_mm.cli.run_set_up import register_quietly
+from fairseq_mm.errors import UserError
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -33,13 +35,48 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> None:
     # first: the modules below import fairseq, which logs on import
     register_quietly()
-    from fairseq_mm.conversion.foreign_checkpoint import checkpoint_path
-    from fairseq_mm.conversion.pretrained_dropouts import pretrained_dropouts
+    from fairseq_mm.compat.model_folders import is_model_folder
+    from fairseq_mm.data.model_folder import WEIGHTS_FILE
 
-    dropouts = pretrained_dropouts(checkpoint_path(args.checkpoint))
+    path = args.checkpoint
+    if os.path.isdir(path):
+        path = os.path.join(path, WEIGHTS_FILE if is_model_folder(path) else "model.pt")
+    dropouts = pretrained_dropouts(path)
     print(
         *(
             f"model.{name}={rate}" if args.hydra else f"--{name.replace('_', '-')} {rate}"
             for name, rate in dropouts.items()
         )
     )
+
+
+def pretrained_dropouts(path: str) -> dict[str, float]:
+    """Read the dropout probabilities of a pretrained model.
+
+    Args:
+        path: Path of a checkpoint of fairseq's BART or of T5, or of a model trained from such a
+            checkpoint.
+
+    Returns:
+        Dict from ``dropout``, ``attention_dropout`` and ``activation_dropout`` to the probability;
+        options that the checkpoint lacks are left out.
+    """
+    from fairseq.models import ARCH_MODEL_REGISTRY
+    from fairseq.models.bart import BARTModel
+
+    from fairseq_mm.conversion.foreign_checkpoint import checkpoint_options, read_foreign_checkpoint
+    from fairseq_mm.conversion.new_checkpoint import complete_options
+    from fairseq_mm.models.t5 import T5Model
+    from fairseq_mm.models.vg_t5 import VgT5Model
+
+    arch, options = checkpoint_options(read_foreign_checkpoint(path), path)
+    pretrained = (BARTModel, T5Model, VgT5Model)
+    options = complete_options(arch, options)
+    if options.get("dropout") is None or not issubclass(
+        ARCH_MODEL_REGISTRY.get(arch, BARTModel), pretrained
+    ):
+        raise UserError(f"{path}: must be a checkpoint of BART or T5, but is of --arch {arch}.")
+    # fairseq's older name, which its layers take where the newer one is 0
+    options["activation_dropout"] = options.get("activation_dropout") or options.get("relu_dropout")
+    names = ("dropout", "attention_dropout", "activation_dropout")
+    return {name: float(options[name]) for name in names if options.get(name) is not None}

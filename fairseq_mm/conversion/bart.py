@@ -17,14 +17,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fairseq_mm.conversion.bart_vocabulary import read_huggingface_vocabulary
+from fairseq_mm.conversion.bart_vocabulary import MASK, SPECIAL, read_huggingface_vocabulary
 from fairseq_mm.conversion.huggingface_folder import ConvertedPretrained, read_config, read_weights
 from fairseq_mm.conversion.new_checkpoint import (
     checkpoint_state,
     complete_options,
     format_flags,
 )
-from fairseq_mm.conversion.output_folder import check_output_folder, output_folder
+from fairseq_mm.conversion.output_folder import check_output, output_folder
 from fairseq_mm.data.output_file import library_errors
 from fairseq_mm.data.subwords import Subwords
 from fairseq_mm.errors import UserError
@@ -88,18 +88,18 @@ def convert_bart(folder: str, output: str, *, overwrite: bool = False) -> Conver
             ``subwords.json``.
         overwrite: True to replace files of an existing folder.
     """
-    check_output_folder(output, overwrite=overwrite, reads=folder)
+    check_output(output, overwrite=overwrite, reads=folder)
     config = read_config(folder)
     path = os.path.join(folder, "config.json")
-    if config["model_type"] != "bart":
-        raise UserError(f"{path}: `model_type` must be bart, but is {config['model_type']}.")
     # the config is checked first: reading the weights of a large model takes a minute
     options, arch = _convert_config(config, path)
     notes: list[str] = []
     weights = _rename(read_weights(folder), options, folder, notes)
     num_rows = len(weights[EMBEDDINGS[0]])
     vocabulary = read_huggingface_vocabulary(folder, num_rows)
-    merges = "".join(f"{line}\n" for line in vocabulary.merge_lines())
+    # readers skip the first line of GPT-2's file: without it they would skip the first merge
+    pairs = (" ".join(pair) for pair in vocabulary.merges)
+    merges = "".join(f"{line}\n" for line in ("#version: 0.2", *pairs))
     encoder = json.dumps(vocabulary.encoder) + "\n"
     subwords = Subwords(
         "gpt2", files={"encoder.json": encoder.encode(), "vocab.bpe": merges.encode()}
@@ -110,10 +110,14 @@ def convert_bart(folder: str, output: str, *, overwrite: bool = False) -> Conver
     # BARTModel.from_pretrained overrides `bpe` in every part of the config that has the name, and
     # the task's `bpe` has another meaning
     state["cfg"]["task"].pop("bpe", None)
+    words = vocabulary.symbols[len(SPECIAL) :]
+    # the denoising task adds <mask> at the end: a file that had it would have it once more
+    if words[-1:] == [MASK]:
+        words = words[:-1]
     with output_folder(output) as partial:
         subwords.save(partial)
         with open(os.path.join(partial, "dict.txt"), "w", encoding="utf-8") as file:
-            file.writelines(f"{line}\n" for line in vocabulary.dictionary_lines())
+            file.writelines(f"{word} 1\n" for word in words)
         with library_errors():
             torch.save(state, os.path.join(partial, "model.pt"))
     # bart_* do not set activation_dropout, whose default is BartConfig's
@@ -216,7 +220,7 @@ def share_embeddings(weights: dict[str, Tensor], names: tuple[str, ...], path: s
     """
     copies = {name: weights.pop(name) for name in names if name in weights}
     if not copies:
-        raise UserError(f"{path}: has no embeddings: expected {names[0]}.")
+        raise UserError(f"{path}: lacks {names[0]}.")
     first, *others = copies
     for name in others:
         if not torch.equal(copies[name], copies[first]):
@@ -239,16 +243,19 @@ def check_tensors(
         positions: Numbers of position embeddings of encoder and decoder.
     """
     shapes = _expected_shapes(options, len(weights[EMBEDDINGS[0]]), positions)
+    found = {name: tuple(x.shape) for name, x in weights.items()}
     for title, names in (
-        ("lacks", sorted(set(shapes) - set(weights))),
-        ("has tensors that BART has not:", sorted(set(weights) - set(shapes))),
+        ("lacks", sorted(set(shapes) - set(found))),
+        ("has tensors that BART has not:", sorted(set(found) - set(shapes))),
+        (
+            "by the options, must have other shapes:",
+            [
+                f"{name} {found[name]}"
+                for name in shapes
+                if found.get(name, shapes[name]) != shapes[name]
+            ],
+        ),
     ):
         if names:
             more = f" and {len(names) - _LISTED} more" if len(names) > _LISTED else ""
             raise UserError(f"{path}: {title} {', '.join(names[:_LISTED])}{more}.")
-    for name, shape in shapes.items():
-        if tuple(weights[name].shape) != shape:
-            raise UserError(
-                f"{path}: {name} is {list(weights[name].shape)}, but by the options "
-                f"{list(shape)} is expected."
-            )

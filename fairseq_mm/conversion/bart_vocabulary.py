@@ -22,8 +22,6 @@ SPECIAL = ("<s>", "<pad>", "</s>", "<unk>")
 MASK = "<mask>"
 # fairseq fills dictionaries up to a multiple of 8 with these words
 _FILLER = re.compile(r"madeupword\d+")
-# first line of GPT-2's file, which readers skip: without it they would skip the first merge
-_VERSION = "#version: 0.2"
 
 
 class BartVocabulary(NamedTuple):
@@ -40,18 +38,6 @@ class BartVocabulary(NamedTuple):
     encoder: dict[str, int]
     merges: list[tuple[str, str]]
 
-    def dictionary_lines(self) -> list[str]:
-        """Return the lines of ``dict.txt``."""
-        words = self.symbols[len(SPECIAL) :]
-        # the denoising task adds <mask> at the end: a file that had it would have it once more
-        if words and words[-1] == MASK:
-            words = words[:-1]
-        return [f"{word} 1" for word in words]
-
-    def merge_lines(self) -> list[str]:
-        """Return the lines of ``vocab.bpe``."""
-        return [_VERSION, *(" ".join(pair) for pair in self.merges)]
-
 
 def read_huggingface_vocabulary(folder: str, rows: int) -> BartVocabulary:
     """Read the vocabulary of Hugging Face's BART.
@@ -61,38 +47,19 @@ def read_huggingface_vocabulary(folder: str, rows: int) -> BartVocabulary:
         rows: Number of embeddings.
     """
     pieces, merges, path = _read_tokenizer(folder)
-    # fairseq's Dictionary has these four in fixed places, which are BART's
-    for row, word in enumerate(SPECIAL):
-        if pieces.get(word) != row:
-            raise UserError(
-                f"{path}: {word} must be number {row} as in BART's vocabulary, but is "
-                f"{pieces.get(word)} instead."
-            )
-    by_row: dict[int, str] = {}
-    for piece, row in pieces.items():
-        if row in by_row:
-            raise UserError(f"{path}: {by_row[row]!r} and {piece!r} have the same number {row}.")
-        by_row[row] = piece
-    beyond = sorted(row for row in by_row if row >= rows and by_row[row] != MASK)
-    if beyond:
+    by_row = {row: piece for piece, row in pieces.items()}
+    # fairseq's Dictionary has the four special symbols in fixed places, which are BART's
+    if (
+        any(pieces.get(word) != row for row, word in enumerate(SPECIAL))
+        or len(by_row) < len(pieces)
+        or any(row >= rows and piece != MASK for row, piece in by_row.items())
+    ):
         raise UserError(
-            f"{path}: {by_row[beyond[0]]!r} has number {beyond[0]}, but the embeddings have "
-            f"{rows} rows."
+            f"{path}: must give each piece a number of its own below {rows}, the rows of the "
+            f"embeddings, and begin with {', '.join(SPECIAL)}, but does not."
         )
     encoder = _numbers(merges, by_row)
     return BartVocabulary(_symbols(by_row, rows, encoder), encoder, merges)
-
-
-def read_merges(path: str) -> list[tuple[str, str]]:
-    """Read the pairs of tokens that a BPE merges from ``merges.txt`` or ``vocab.bpe``."""
-    try:
-        with open(path, encoding="utf-8-sig", newline="\n") as file:
-            lines = file.read().split("\n")
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"{path}: cannot be read ({error}).") from None
-    lines = [line.rstrip("\r") for line in lines]
-    start = 1 if lines[0].startswith("#version") else 0
-    return [_check_pair(line.split(" "), path) for line in lines[start:] if line]
 
 
 def _read_tokenizer(folder: str) -> tuple[dict[str, int], list[tuple[str, str]], str]:
@@ -106,10 +73,12 @@ def _read_tokenizer(folder: str) -> tuple[dict[str, int], list[tuple[str, str]],
         added = os.path.join(folder, "added_tokens.json")
         if os.path.isfile(added):
             pieces.update(_check_pieces(read_json(added), added))
-        return pieces, read_merges(merges), vocabulary
-    if not os.path.isfile(whole):
-        raise UserError(f"{folder}: has neither vocab.json and merges.txt nor tokenizer.json.")
-    content = read_json(whole)
+        with open(merges, encoding="utf-8-sig", newline="\n") as file:
+            lines = [line.rstrip("\r") for line in file.read().split("\n")]
+        start = 1 if lines[0].startswith("#version") else 0
+        pairs = [_check_pair(line.split(" "), merges) for line in lines[start:] if line]
+        return pieces, pairs, vocabulary
+    content = read_json(whole)  # which needs no vocab.json and merges.txt
     model = content.get("model") if isinstance(content, dict) else None
     if not isinstance(model, dict) or model.get("type") != "BPE":
         raise UserError(f"{whole}: must be a BPE, as BART's, but is not.")

@@ -12,20 +12,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from fairseq_mm.compat.loading import Dtype, load_torch_file, new_scalar
 from fairseq_mm.compat.model_folders import is_model_folder, load_model_folder
-from fairseq_mm.data.model_folder import WEIGHTS_FILE
 from fairseq_mm.errors import UserError
-
-
-def checkpoint_path(checkpoint: str) -> str:
-    """Return the file path of a checkpoint.
-
-    If ``checkpoint`` is a folder, the file is ``model.pt`` in it, or ``model.safetensors`` in a
-    model folder of this package. Otherwise the result is ``checkpoint``.
-    """
-    if not os.path.isdir(checkpoint):
-        return checkpoint
-    name = WEIGHTS_FILE if is_model_folder(checkpoint) else "model.pt"
-    return os.path.join(checkpoint, name)
 
 
 def checkpoint_config(state: Mapping[str, Any]) -> dict[str, Any]:
@@ -120,8 +107,6 @@ def read_plain_pickle(path: str, *, stand_ins: Collection[tuple[str, str]] = ())
         Content of the pickle. Byte strings of Python 2 are decoded as Latin-1;
         :func:`repaired_text` repairs UTF-8 strings.
     """
-    if not os.path.isfile(path):
-        raise UserError(f"{path}: no such file.")
     try:
         with open(path, "rb") as file:
             return _PlainUnpickler(file, stand_ins).load()

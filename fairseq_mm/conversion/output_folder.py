@@ -8,24 +8,30 @@ from fairseq_mm.data.output_file import partial_path
 from fairseq_mm.errors import UserError
 
 
-def check_output_folder(path: str, *, overwrite: bool, reads: str) -> None:
-    """Check that an output folder may be written, before a conversion that takes minutes.
+def check_output(path: str, *, overwrite: bool, reads: str, is_file: bool = False) -> None:
+    """Check that an output may be written, before a conversion that takes minutes.
 
     Args:
-        overwrite: True if files in an existing output folder may be replaced.
-        reads: Folder or file that the conversion reads, and must therefore not overwrite.
+        overwrite: True if an existing file, or files in an existing folder, may be replaced.
+        reads: Folder or file that the conversion reads: its folder must not be the output.
+        is_file: True if the output is a file; otherwise it is a folder.
     """
     parent = os.path.dirname(os.path.abspath(path))
-    if not os.path.isdir(parent):
-        raise UserError(f"{path}: there is no folder {parent}.")
-    if os.path.exists(path) and not os.path.isdir(path):
-        raise UserError(f"{path}: is a file; name a folder.")
     folder = reads if os.path.isdir(reads) else os.path.dirname(os.path.abspath(reads))
-    # source and output have files of the same names: with --overwrite the source would be lost
-    if os.path.realpath(path) == os.path.realpath(folder):
-        raise UserError(f"{path}: is the folder that is read; name another.")
-    if os.path.isdir(path) and os.listdir(path) and not overwrite:
-        raise UserError(f"{path}: exists already; --overwrite replaces its files.")
+    kind, has_kind = ("file", os.path.isfile) if is_file else ("folder", os.path.isdir)
+    is_empty = os.path.isdir(path) and not os.listdir(path)
+    for is_wrong, message in (
+        (not os.path.isdir(parent), f"there is no folder {parent}."),
+        (os.path.exists(path) and not has_kind(path), f"is no {kind}; name a {kind}."),
+        # which has files of the same names: with --overwrite the source would be lost
+        (
+            os.path.realpath(path) == os.path.realpath(folder),
+            "is the folder that is read; name another.",
+        ),
+        (os.path.exists(path) and not is_empty and not overwrite, "exists; --overwrite replaces."),
+    ):
+        if is_wrong:
+            raise UserError(f"{path}: {message}")
 
 
 @contextlib.contextmanager

@@ -94,11 +94,6 @@ _CONSTANT = re.compile(r".*\b(pos_encoder\.pe|pos_emb\.inv_freq)$")
 _EMBEDDING = "decoder.embedding.weight"
 
 
-def is_visual_story_encoder(state: Mapping[str, Any]) -> bool:
-    """Return True if ``state``, the content of a file, is an encoder of GLAC or Transtory."""
-    return "cnn.linear.weight" in state and "cnn.bn.weight" in state
-
-
 def read_released_visual_stories(
     path: str, state: Mapping[str, Any], vocabulary: Optional[str]
 ) -> ReleasedModel:
@@ -126,8 +121,6 @@ def read_released_visual_stories(
     by_number, special = read_vocabulary(vocabulary, "GLAC Net or of Transtory-XL")
     notes = [f"{SEPARATOR} and </s> have the logit of <end> each, see the documentation."]
     rows, words = known_words(by_number, notes)
-    if SEPARATOR in words:
-        raise UserError(f"{vocabulary}: has {SEPARATOR}, which separates sentences here.")
     words.append(SEPARATOR)
     parts = _rename(weights)
     num_words = len(by_number) + len(special)
@@ -147,8 +140,15 @@ def read_released_visual_stories(
             f"{path}, {decoder}: are no model that can be converted: {error} is missing or has "
             "another shape."
         ) from None
-    _check_shapes(_build(arch, options, words, feature_dim), parts, f"{path}, {decoder}", arch)
-    cnn_type, network = _read_resnet(weights, path)
+    built = _build(arch, options, words, feature_dim)
+    expected, shapes = ({name: x.shape for name, x in y.items()} for y in (built, parts))
+    for name in sorted({*expected, *shapes}):
+        if expected.get(name) != shapes.get(name):
+            has, must = (str(list(x[name])) if name in x else "nothing" for x in (shapes, expected))
+            raise UserError(
+                f"{path}, {decoder}: must have {must} for {name} of {arch}, but have {has}."
+            )
+    cnn_type, network = _read_resnet(weights)
     return ReleasedModel(
         path,
         arch,
@@ -196,18 +196,7 @@ def _rename(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return parts
 
 
-def _check_shapes(
-    built: Mapping[str, Tensor], parts: Mapping[str, Tensor], paths: str, arch: str
-) -> None:
-    """Raise UserError if the tensors ``parts`` have other names or shapes than a built model."""
-    expected, shapes = ({name: x.shape for name, x in y.items()} for y in (built, parts))
-    for name in sorted({*expected, *shapes}):
-        if expected.get(name) != shapes.get(name):
-            has, must = (str(list(x[name])) if name in x else "nothing" for x in (shapes, expected))
-            raise UserError(f"{paths}: must have {must} for {name} of {arch}, but have {has}.")
-
-
-def _read_resnet(weights: Mapping[str, Tensor], path: str) -> tuple[str, dict[str, Tensor]]:
+def _read_resnet(weights: Mapping[str, Tensor]) -> tuple[str, dict[str, Tensor]]:
     """Return torchvision's name of the encoder's ResNet, and its weights by torchvision's names."""
     network = {}
     for name, x in weights.items():
@@ -217,10 +206,7 @@ def _read_resnet(weights: Mapping[str, Tensor], path: str) -> tuple[str, dict[st
     if not network:
         return "", network
     blocks = tuple(_count(network, f"layer{stage}.") for stage in range(1, 5))
-    cnn_type = _RESNETS.get((blocks, "layer1.0.conv3.weight" in network))
-    if cnn_type is None:
-        raise UserError(f"{path}: cnn.resnet is none of torchvision's ResNets.")
-    return cnn_type, network
+    return _RESNETS[blocks, "layer1.0.conv3.weight" in network], network
 
 
 def _reorder_rows(

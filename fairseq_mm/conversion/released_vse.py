@@ -1,5 +1,6 @@
 """Reads released models of Kiros et al. 2014, and renames their weights for ``--arch vse_gru`` or
 ``vse_bow``. Released code: https://github.com/ryankiros/visual-semantic-embedding
+Writes checkpoints from this and the other released models: VSE++, GLAC Net and Transtory-XL.
 
 ``X.npz`` has the weights, ``X.npz.pkl`` the options, ``X.npz.dictionary.pkl`` the words and their
 numbers, from 2 on. The number of a word is its row in the word embedding. Number 0 is the end
@@ -14,6 +15,7 @@ The first half of the columns of W, b and U is for the reset gate r, the second 
 gate u. This is PyTorch's GRU without the biases of its recurrent products.
 """
 
+import os
 import zipfile
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -25,10 +27,17 @@ import torch
 from torch import Tensor
 
 from fairseq_mm.conversion.foreign_checkpoint import read_plain_pickle, repaired_text
+from fairseq_mm.conversion.new_checkpoint import checkpoint_state, format_flags
+from fairseq_mm.conversion.output_folder import check_output, output_folder
 from fairseq_mm.data.caption_text import RESERVED_TOKENS
 from fairseq_mm.data.numpy_files import DAMAGE, load_numpy, read_member
+from fairseq_mm.data.output_file import library_errors
 from fairseq_mm.errors import UserError
+from fairseq_mm.extract.extractor import build_extractor
+from fairseq_mm.models._provenance import STATE_KEY, Provenance
 
+# files of a converted model; the last is a state dict for fairseq-mm extract --weights
+CHECKPOINT, DICTIONARY, NETWORK = "checkpoint_best.pt", "dict.txt", "cnn.pt"
 _IMAGE = ("ff_image_W", "ff_image_b")
 _GRU = tuple(f"encoder_{name}" for name in ("W", "b", "U", "Wx", "Ux", "bx"))
 _FIRST_WORD = 2
@@ -94,10 +103,8 @@ def read_released_vse(path: str) -> ReleasedModel:
             ``X.npz.dictionary.pkl``.
     """
     options = read_plain_pickle(f"{path}.pkl")
-    if not isinstance(options, dict) or "encoder" not in options:
-        raise UserError(f"{path}.pkl: must be the model's options, but has no `encoder`.")
-    kind = options["encoder"]
-    if not isinstance(kind, str) or kind not in ("gru", "bow"):
+    kind = options.get("encoder") if isinstance(options, dict) else None
+    if kind not in ("gru", "bow"):
         raise UserError(f"{path}.pkl: `encoder` must be gru or bow, but is {kind}.")
     arrays = _read_arrays(path, (*("Wemb", *_IMAGE), *(_GRU if kind == "gru" else ())))
     V, E = num_rows_and_columns(arrays["Wemb"])
@@ -106,11 +113,8 @@ def read_released_vse(path: str) -> ReleasedModel:
     if kind == "gru":
         expected.update(encoder_W=(E, 2 * K), encoder_b=(2 * K,), encoder_U=(K, 2 * K))
         expected.update(encoder_Wx=(E, K), encoder_bx=(K,), encoder_Ux=(K, K))
-    elif K != E:
-        raise UserError(
-            f"{path}: the sum of word vectors of {E} must have as many dimensions as the images, "
-            f"but they have {K}."
-        )
+    else:  # the sum of word vectors has as many dimensions as the images
+        expected.update(Wemb=(V, K))
     check_shapes(arrays, expected, path)
     for name, size in (("n_words", V), ("dim_word", E), ("dim_image", D), ("dim", K)):
         value = options.get(name, size)
@@ -249,23 +253,13 @@ def _read_arrays(path: str, names: Sequence[str]) -> dict[str, np.ndarray]:
     with loaded as archive:
         check_names(archive.files, names, path)
         for name in names:
-            array = read_member(archive, Path(path), name)
-            if array.dtype.kind != "f":
-                raise UserError(
-                    f"{path}: {name} must have floating-point numbers, but has {array.dtype}."
-                )
-            arrays[name] = array.astype(np.float32)
+            arrays[name] = read_member(archive, Path(path), name).astype(np.float32)
     return arrays
 
 
 def _read_dictionary(path: str, rows: int, notes: list[str]) -> dict[int, str]:
     """Read the word of each row of the embedding; rows 0 and 1 are special and have no word."""
     content = read_plain_pickle(path)
-    if not isinstance(content, dict) or not all(
-        isinstance(word, str) and isinstance(number, (int, np.integer))
-        for word, number in content.items()
-    ):
-        raise UserError(f"{path}: must be a dictionary of words and their numbers, but is not.")
     by_number = {int(number): repaired_text(word) for word, number in content.items()}
     unknown = [word for number, word in sorted(by_number.items()) if number >= rows]
     known = {number: word for number, word in by_number.items() if _FIRST_WORD <= number < rows}
@@ -295,3 +289,67 @@ def _convert_gru(arrays: Mapping[str, np.ndarray]) -> dict[str, Tensor]:
         f"{prefix}bias_ih_l0": torch.cat([b, bx]),
         f"{prefix}bias_hh_l0": torch.zeros(len(b) + len(bx)),
     }
+
+
+@dataclass
+class ConvertedModel:
+    """Summary of the conversion of a released model.
+
+    Attributes:
+        folder: Folder that was written.
+        released: Released model that was converted.
+        parameters: Number of weights in the new checkpoint.
+        feature_dim: Dimension of the image features that the model reads.
+    """
+
+    folder: str
+    released: ReleasedModel
+    parameters: int
+    feature_dim: int
+
+
+def convert_released(
+    released: ReleasedModel, output: str, *, overwrite: bool = False
+) -> ConvertedModel:
+    """Write a checkpoint of a released model to a folder, and return a summary of the conversion.
+
+    Args:
+        released: Released model, whose weights have the names of this package already.
+        output: Folder to write.
+        overwrite: True to replace files of an existing folder.
+    """
+    check_output(output, overwrite=overwrite, reads=released.path)
+    # torch.save would write the whole memory behind each slice and keep transposed layouts
+    weights = {name: x.contiguous() for name, x in released.weights.items()}
+    feature_dim = weights[released.image_weight].size(1)
+    flags = format_flags({**released.options, **released.criterion})
+    arguments = [".", "--task", released.task, "--arch", released.arch]
+    arguments += ["--criterion", released.criterion_name, *flags]
+    with output_folder(output) as partial:
+        identity: dict[str, Any] = {}
+        if released.cnn_type:
+            identity = _write_network(released, os.path.join(partial, NETWORK), feature_dim)
+        provenance = Provenance(
+            released.words, identity, feature_dim, rows_per_image=released.rows_per_image
+        )
+        state = checkpoint_state(arguments, {**weights, STATE_KEY: provenance.get_extra_state()})
+        with library_errors():
+            torch.save(state, os.path.join(partial, CHECKPOINT))
+        with open(os.path.join(partial, DICTIONARY), "w", encoding="utf-8", newline="\n") as file:
+            # the format wants counts, which the released files lack; only the order matters
+            file.writelines(f"{word} 1\n" for word in released.words)
+    return ConvertedModel(output, released, sum(x.numel() for x in weights.values()), feature_dim)
+
+
+def _write_network(released: ReleasedModel, path: str, feature_dim: int) -> dict[str, Any]:
+    """Write the state dict of a released model's image network to ``path``."""
+    with library_errors():
+        torch.save(released.cnn, path)
+    # building the extractor checks the weights and computes their digest, as extract will do
+    extractor = build_extractor(released.cnn_type, weights=path)
+    if extractor.dim != feature_dim:
+        raise UserError(
+            f"{released.path}: {released.cnn_type} gives features of dimension "
+            f"{extractor.dim}, but the model takes {feature_dim}."
+        )
+    return dict(extractor.identity)

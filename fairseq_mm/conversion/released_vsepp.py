@@ -21,7 +21,6 @@ from fairseq_mm.conversion.released_vse import (
     ReleasedModel,
     check_names,
     check_shapes,
-    format_words,
     known_words,
     num_rows_and_columns,
     read_margin,
@@ -43,11 +42,6 @@ _FIXED = {"use_abs": False, "measure": "cosine", "num_layers": 1}
 _OLD_CLASSIFIER = {"classifier.1.": "classifier.0.", "classifier.4.": "classifier.3."}
 
 
-def is_vsepp(state: Mapping[str, Any]) -> bool:
-    """Return True if ``state``, the content of a file, is a model of VSE++."""
-    return "opt" in state and isinstance(state.get("model"), (list, tuple))
-
-
 def read_released_vsepp(
     path: str, state: Mapping[str, Any], vocabulary: Optional[str]
 ) -> ReleasedModel:
@@ -59,7 +53,11 @@ def read_released_vsepp(
         vocabulary: Path of the model's vocabulary; None if the user has not given it.
     """
     options = _read_options(state["opt"], path)
-    image, text = _read_weights(state["model"], path)
+    # the counters of batch normalisation are integers and stay so
+    image, text = (
+        {name: x.float() if x.is_floating_point() else x for name, x in part.items()}
+        for part in state["model"]
+    )
     network = {name: x for name, x in image.items() if name.startswith(_NETWORK)}
     check_names([name for name in image if name not in network], _IMAGE, path)
     check_names(text, _TEXT, path)
@@ -120,8 +118,6 @@ def read_released_vsepp(
 
 def _read_options(opt: Any, path: str) -> dict[str, Any]:
     options = vars(opt) if isinstance(opt, argparse.Namespace) else opt
-    if not isinstance(options, dict):
-        raise UserError(f"{path}: `opt` must be the model's options, but is no such thing.")
     for name, expected in _FIXED.items():
         if options.get(name, expected) != expected:
             raise UserError(
@@ -129,24 +125,6 @@ def _read_options(opt: Any, path: str) -> dict[str, Any]:
                 f"{expected!r}."
             )
     return options
-
-
-def _read_weights(model: Any, path: str) -> list[dict[str, Tensor]]:
-    """Return the weights of the image encoder and of the sentence encoder, in float32."""
-    is_pair = len(model) == 2 and all(isinstance(part, Mapping) for part in model)
-    if not is_pair or not all(
-        isinstance(name, str) and isinstance(x, Tensor)
-        for part in model
-        for name, x in part.items()
-    ):
-        raise UserError(
-            f"{path}: `model` must be the weights of images and of sentences, but is not."
-        )
-    # the counters of batch normalisation are integers and stay so
-    return [
-        {name: x.float() if x.is_floating_point() else x for name, x in part.items()}
-        for part in model
-    ]
 
 
 def read_vocabulary(path: str, program: str) -> tuple[dict[int, str], dict[str, int]]:
@@ -167,12 +145,10 @@ def read_vocabulary(path: str, program: str) -> tuple[dict[int, str], dict[str, 
             f"{path}: must be a vocabulary of {program}, but has no `word2idx` of words."
         )
     by_number = {number: repaired_text(word) for word, number in content.items()}
-    if sorted(by_number) != list(range(len(content))):
-        raise UserError(f"{path}: must number its words from 0 on, but there are gaps.")
-    missing = [word for word in _SPECIAL if word not in content]
-    if missing:
+    if sorted(by_number) != list(range(len(content))) or not {*_SPECIAL} <= {*content}:
         raise UserError(
-            f"{path}: must have {', '.join(_SPECIAL)}, but has no {format_words(missing)}."
+            f"{path}: must number its words from 0 on, without gaps, and have "
+            f"{', '.join(_SPECIAL)} among them."
         )
     special = {word: content[word] for word in _SPECIAL}
     return {number: word for number, word in by_number.items() if word not in special}, special

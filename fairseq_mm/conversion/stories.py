@@ -126,11 +126,9 @@ def fairseq_stories(path: str, state: Mapping[str, Any]) -> FairseqStories:
     for part in (cfg.get("task"), cfg.get("model"), state.get("args")):
         if isinstance(part, (Namespace, dict)):
             options.update(vars(part) if isinstance(part, Namespace) else part)
-    if not isinstance(weights, dict) or not options:
-        raise UserError(f"{path}: is no checkpoint of fairseq: it has no model, or no options.")
+    if not isinstance(weights, dict) or not options or STATE_KEY in weights:
+        raise UserError(f"{path}: is no checkpoint of fairseq, with a model and its options.")
     arch = str(options.get("_name") or options.get("arch"))
-    if STATE_KEY in weights:
-        raise UserError(f"{path}: is of --arch {arch}, a checkpoint of fairseq_mm already.")
     weights = {name: x.detach() for name, x in weights.items() if isinstance(x, Tensor)}
     # the name of the architecture proves nothing: see the head of this file
     try:
@@ -140,13 +138,12 @@ def fairseq_stories(path: str, state: Mapping[str, Any]) -> FairseqStories:
             f"{path}: must be of fairseq's fconv_self_att, but is of --arch {arch}: it has no "
             f"tensor {error}."
         ) from None
-    if any(name.startswith("encoder.encoder.attention.") for name in weights):
-        raise UserError(
-            f"{path}: its encoder has self-attention (--encoder-attention), which conv_story has "
-            "not."
-        )
-    if any(name.startswith(f"{FROZEN_DECODER}pretrained_decoder.") for name in weights):
-        raise UserError(f"{path}: is a fusion with a fusion model, which conv_story has not.")
+    for name, title in (
+        ("encoder.encoder.attention.", "self-attention in its encoder (--encoder-attention)"),
+        (f"{FROZEN_DECODER}pretrained_decoder.", "a fusion with a fusion model"),
+    ):
+        if any(x.startswith(name) for x in weights):
+            raise UserError(f"{path}: has {title}, which conv_story has not.")
     history = state.get("optimizer_history") or [{}]
     return FairseqStories(path, arch, options, weights, int(history[-1].get("num_updates", 0)))
 
@@ -178,14 +175,9 @@ def convert_stories(
         other = checkpoint if pretrained is None else pretrained
         frozen = _frozen_options(checkpoint, other, options, notes)
         projects[1] = _projects_input(other, frozen)
-    elif pretrained is not None:
-        raise UserError(f"{checkpoint.path}: is no fusion model, so it has no pretrained part.")
     # fairseq evaluates the option as Python, so that it may be a text or a bool
-    elif str(checkpoint.options.get("pretrained")) == "True":
-        raise UserError(
-            f"{checkpoint.path}: was trained with --pretrained True, but has no tensor "
-            f"{FROZEN_DECODER}*."
-        )
+    elif pretrained is not None or str(checkpoint.options.get("pretrained")) == "True":
+        raise UserError(f"{checkpoint.path}: is no fusion model: it has no {FROZEN_DECODER}*.")
     for part, is_projecting in zip((options, frozen), projects):
         if part is not None:
             part["compat"] = compat
@@ -196,10 +188,7 @@ def convert_stories(
             "--project-input False: queries, keys and values get projections that change nothing."
         )
     dictionaries = source_dictionary, target_dictionary
-    try:
-        model, conversion = _convert(checkpoint.weights, options, frozen, dictionaries, projects)
-    except UserError as error:
-        raise UserError(f"{checkpoint.path}: {error}") from None
+    model, conversion = _convert(checkpoint.weights, options, frozen, dictionaries, projects)
     arch = architecture_name(options)
     result = ConvertedStories(arch, options, frozen, conversion, notes=notes)
     if conversion.fits:
@@ -214,7 +203,7 @@ def save_checkpoint(state: Mapping[str, Any], path: str) -> None:
         with partial_path(target) as partial, library_errors():
             torch.save(state, partial)
             os.replace(partial, target)
-    except OSError as error:
+    except OSError as error:  # of a full disk, for example
         raise UserError(f"{path}: cannot be written ({error.strerror}).") from None
 
 
@@ -272,10 +261,7 @@ def _frozen_options(
     notes: list[str],
 ) -> dict[str, Any]:
     """Return the options of the frozen pretrained model in a fusion model."""
-    try:
-        of_weights = options_of_weights(checkpoint.weights, frozen=True)
-    except (KeyError, ValueError) as error:
-        raise UserError(f"{checkpoint.path}: its frozen part has no tensor {error}.") from None
+    of_weights = options_of_weights(checkpoint.weights, frozen=True)
     if other is checkpoint:
         notes.append(
             "The frozen part's dropout and heads (where its weights do not show them) are taken "

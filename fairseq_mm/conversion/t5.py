@@ -27,7 +27,7 @@ from fairseq_mm.conversion.new_checkpoint import (
     config_defaults,
     format_flags,
 )
-from fairseq_mm.conversion.output_folder import check_output_folder, output_folder
+from fairseq_mm.conversion.output_folder import check_output, output_folder
 from fairseq_mm.data.output_file import library_errors
 from fairseq_mm.data.subwords import Subwords
 from fairseq_mm.errors import UserError
@@ -89,8 +89,6 @@ def t5_dictionary(pieces: bytes, num_rows: int, path: str, notes: list[str]) -> 
         # fairseq splits lines at white space, and add_symbol counts a second name as the first
         if name.split() != [name] or name in dictionary:
             name = f"<row_{row}>"
-        if name in dictionary:
-            raise UserError(f"{path}: has a piece {name}, which is the name of another row here.")
         dictionary.add_symbol(name)
     return dictionary
 
@@ -118,7 +116,6 @@ _THEIR_EMBEDDINGS = ("shared.weight", "encoder.embed_tokens.weight", "decoder.em
 _OUTPUT, _THEIR_OUTPUT = "decoder.output_proj.weight", "lm_head.weight"
 # in old checkpoints; no T5 computes with it, since attention to the source has no positions
 _UNUSED = "decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight"
-_MODEL_TYPES = ("t5", "mt5")
 _PROJECTIONS = {"query_proj": "q", "key_proj": "k", "value_proj": "v", "output_proj": "o"}
 _LISTED = 2  # names in a message: a wrong folder would list hundreds
 
@@ -133,11 +130,9 @@ def convert_t5(folder: str, output: str, *, overwrite: bool = False) -> Converte
             ``subwords.json``.
         overwrite: True to replace files of an existing folder.
     """
-    check_output_folder(output, overwrite=overwrite, reads=folder)
+    check_output(output, overwrite=overwrite, reads=folder)
     config = read_config(folder)
     path = os.path.join(folder, "config.json")
-    if config["model_type"] not in _MODEL_TYPES:
-        raise UserError(f"{path}: `model_type` must be t5, but is {config['model_type']}.")
     options = _convert_config(config, path)
     notes: list[str] = []
     weights = read_weights(folder)
@@ -152,18 +147,18 @@ def convert_t5(folder: str, output: str, *, overwrite: bool = False) -> Converte
         list_words(dictionary), {}, 0, subwords=subwords.to_state()
     )
     defaults = config_defaults(T5Config)
-    try:
-        model = T5Model.build_model(Namespace(**{**defaults, **options}), task)
-    except UserError as error:
-        raise UserError(f"{path}: {error}") from None
+    model = T5Model.build_model(Namespace(**{**defaults, **options}), task)
     renamed = _rename(weights, options, folder)
     renamed.update(dict.fromkeys(_EMBEDDINGS, to_fairseq_rows(embedding)))
     if own_output is not None:
         renamed[_OUTPUT] = to_fairseq_rows(own_output)
     state_dict = model.state_dict()
     _check_tensors(renamed, state_dict, options, folder)
-    arch, sizes = _find_architecture(options)
-    defaults.update(sizes)
+    arch = "t5"
+    for name, sizes in (("t5_small", SMALL), ("t5_base", BASE), ("t5_large", LARGE)):
+        if sizes.items() <= options.items():
+            arch = name
+            defaults.update(sizes)
     changed = {name: x for name, x in options.items() if x != defaults[name]}
     flags = [".", "--task", "video_summarization", "--arch", arch, *format_flags(changed)]
     # the untrained model's state dict adds the record of dictionary and subwords to the weights
@@ -205,22 +200,11 @@ def _convert_config(config: Mapping[str, Any], path: str) -> dict[str, Any]:
     return options
 
 
-def _find_architecture(options: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
-    """Return the ``--arch`` that has the sizes in ``options``, such as ``encoder_layers``."""
-    for arch, sizes in (("t5_small", SMALL), ("t5_base", BASE), ("t5_large", LARGE)):
-        if all(options[name] == size for name, size in sizes.items()):
-            return arch, sizes
-    return "t5", {}
-
-
 def _pop_embedding(weights: dict[str, Tensor], folder: str) -> Tensor:
     """Remove all copies of the embedding [V, D] from ``weights``, and return one copy."""
     copies = [weights.pop(name).float() for name in _THEIR_EMBEDDINGS if name in weights]
     if not copies:
-        raise UserError(f"{folder}: has no tensor {_THEIR_EMBEDDINGS[0]}.")
-    if copies[0].dim() != 2:
-        shape = tuple(copies[0].shape)
-        raise UserError(f"{folder}: {_THEIR_EMBEDDINGS[0]} must be a matrix, but is of {shape}.")
+        raise UserError(f"{folder}: lacks {_THEIR_EMBEDDINGS[0]}.")
     if not all(torch.equal(copy, copies[0]) for copy in copies):
         raise UserError(f"{folder}: encoder and decoder have different embeddings; t5 shares one.")
     return copies[0]
@@ -287,14 +271,13 @@ def _rename(
     weights: Mapping[str, Tensor], options: Mapping[str, Any], folder: str
 ) -> dict[str, Tensor]:
     names = {theirs: ours for ours, theirs in _weight_names(options)}
-    missing = [name for name in names if name not in weights]
-    if missing:
-        raise UserError(
-            f"{folder}: lacks {_format_names(missing)}, which its config.json asks for."
-        )
-    unexpected = [name for name in weights if name not in names and name != _UNUSED]
-    if unexpected:
-        raise UserError(f"{folder}: has {_format_names(unexpected)}, for which t5 has no place.")
+    for title, listed in (
+        ("lacks", [name for name in names if name not in weights]),
+        ("has, against its config.json,", [x for x in weights if x not in {*names, _UNUSED}]),
+    ):
+        if listed:
+            more = f" and {len(listed) - _LISTED} more tensors" if len(listed) > _LISTED else ""
+            raise UserError(f"{folder}: {title} {', '.join(listed[:_LISTED])}{more}.")
     return {ours: weights[theirs].float() for theirs, ours in names.items()}
 
 
@@ -308,16 +291,9 @@ def _check_tensors(
     their_names = dict(_weight_names(options))
     their_names.update(dict.fromkeys(_EMBEDDINGS, _THEIR_EMBEDDINGS[0]), **{_OUTPUT: _THEIR_OUTPUT})
     for name, x in weights.items():
-        if x.shape != expected[name].shape:
-            raise UserError(
-                f"{folder}: {their_names[name]} is of {tuple(x.shape)}, but by its config.json "
-                f"must be of {tuple(expected[name].shape)}."
-            )
         # loading a NaN raises no error: it would show only in generation, as text without sense
-        if not torch.isfinite(x).all():
-            raise UserError(f"{folder}: {their_names[name]} has numbers that are not finite.")
-
-
-def _format_names(names: list[str]) -> str:
-    more = f" and {len(names) - _LISTED} more tensors" if len(names) > _LISTED else ""
-    return ", ".join(names[:_LISTED]) + more
+        if x.shape != expected[name].shape or not torch.isfinite(x).all():
+            raise UserError(
+                f"{folder}: {their_names[name]} must have finite numbers and, by its config.json, "
+                f"the shape {tuple(expected[name].shape)}; its shape is {tuple(x.shape)}."
+            )

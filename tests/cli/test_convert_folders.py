@@ -103,7 +103,7 @@ def test_an_output_that_exists_is_kept_unless_told_otherwise(source, tmp_path, c
     output = tmp_path / "bart"
     output.mkdir()
     (output / "notes.txt").write_text("mine")
-    assert "exists already; --overwrite replaces its files" in message(capsys, source, output)
+    assert "exists; --overwrite replaces" in message(capsys, source, output)
     assert os.listdir(output) == ["notes.txt"]
     assert convert(source, output, "--overwrite") == 0
     assert sorted(os.listdir(output)) == sorted([*FILES, "notes.txt"])
@@ -112,7 +112,7 @@ def test_an_output_that_exists_is_kept_unless_told_otherwise(source, tmp_path, c
 
 def test_places_that_cannot_be_written_are_refused(source, tmp_path, capsys):
     (tmp_path / "file").write_text("mine")
-    assert "is a file; name a folder" in message(capsys, source, tmp_path / "file")
+    assert "is no folder; name a folder" in message(capsys, source, tmp_path / "file")
     assert "there is no folder" in message(capsys, source, tmp_path / "none" / "bart")
     assert "is the folder that is read" in message(capsys, source, source, "--overwrite")
     assert os.listdir(tmp_path) == ["file"]
@@ -120,15 +120,12 @@ def test_places_that_cannot_be_written_are_refused(source, tmp_path, capsys):
 
 def test_what_is_no_model_is_refused(source, tmp_path, capsys):
     output = tmp_path / "new"
-    assert "no such checkpoint. It is no folder either" in message(
-        capsys, tmp_path / "none", output
-    )
+    assert "no such checkpoint." in message(capsys, tmp_path / "none", output)
     folder = tmp_path / "folder"
     folder.mkdir()
-    assert "it has neither config.json, as Hugging Face's have" in message(capsys, folder, output)
-    (folder / "model.pt").write_text("x")
     error = message(capsys, folder, output)
-    assert "needs no conversion: train with --finetune-from-model" in error
+    assert "has no config.json" in error
+    assert "train with --finetune-from-model" in error
     (folder / "config.json").write_text('{"model_type": "pegasus"}')
     error = message(capsys, folder, output)
     assert "`model_type` must be bart, t5, mt5, but is pegasus" in error

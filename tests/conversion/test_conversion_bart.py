@@ -15,8 +15,8 @@ from fairseq.sequence_generator import SequenceGenerator
 from toy_bart import FILLERS, SENTENCES, SIZES, import_transformers, write_huggingface_bart
 from toy_data import build_model, video_task
 
+from fairseq_mm.cli.pretrained_options import pretrained_dropouts
 from fairseq_mm.conversion.bart import convert_bart
-from fairseq_mm.conversion.pretrained_dropouts import pretrained_dropouts
 from fairseq_mm.data.subwords import Subwords
 from fairseq_mm.errors import UserError
 
@@ -244,12 +244,11 @@ def assert_refused(folder, match, **options):
             {"activation_function": "swish"},
             "`activation_function` must be gelu or relu or tanh or gelu_new, but is swish",
         ),
-        ({"model_type": "mbart"}, "`model_type` must be bart, but is mbart"),
         ({"encoder_layers": 3}, "lacks encoder.layers.2.fc1.bias, .* and 13 more"),
         ({"decoder_layers": 1}, "has tensors that BART has not: decoder.layers.1.encoder_attn"),
         (
             {"max_position_embeddings": 40},
-            r"embed_positions.weight is \[32, 16\], but by the options \[42, 16\] is expected",
+            r"must have other shapes: encoder.embed_positions.weight \(32, 16\), ",
         ),
     ],
 )
@@ -266,7 +265,7 @@ def test_weights_that_fairseqs_bart_has_no_place_for_are_refused(small, tmp_path
     folder = changed(small, tmp_path / "untied", weights=other)
     assert_refused(folder, "shared.weight and lm_head.weight differ, but BART's input and output")
     folder = changed(small, tmp_path / "none", remove=["model.shared.weight"])
-    assert_refused(folder, "has no embeddings: expected shared.weight")
+    assert_refused(folder, "lacks shared.weight")
 
 
 def test_a_head_that_classifies_is_left_out_and_said(small, tmp_path):
@@ -317,12 +316,9 @@ def test_every_layout_of_the_files_gives_the_same(small, tmp_path):
     convert_bart(str(folder), str(tmp_path / "second"))
     assert_same_files(tmp_path / "expected", tmp_path / "second")
 
-    index.write_text(json.dumps({"weight_map": {**places, "extra": "pytorch_model-1.bin"}}))
-    assert_refused(folder, r"its files lack extra \(1 tensors in all\)")
-    index.write_text(json.dumps({"weight_map": {"extra": "../secret.bin"}}))
-    assert_refused(folder, "names a file outside the folder")
-    index.write_text("[]")
-    assert_refused(folder, "must have `weight_map`")
+    for content in ({"weight_map": {"extra": "../secret.bin"}}, []):
+        index.write_text(json.dumps(content))
+        assert_refused(folder, "must have `weight_map` with files of its folder")
     os.remove(index)
     assert_refused(folder, "has neither model.safetensors nor pytorch_model.bin")
 
@@ -338,13 +334,9 @@ def test_damaged_files_are_refused(small, tmp_path):
     def write(content):
         (folder / "vocab.json").write_text(json.dumps(content), encoding="utf-8")
 
-    write({**pieces, "<pad>": 2, "</s>": 1})
-    assert_refused(folder, "vocab.json: <pad> must be number 1 as in BART's .* but is 2 instead")
-    write({**pieces, "twice": 9})
-    assert_refused(folder, "'twice' have the same number 9")
-    write({**pieces, "more": len(pieces)})
-    rows = len(pieces)
-    assert_refused(folder, f"'more' has number {rows}, but the embeddings have {rows} rows")
+    for change in ({"<pad>": 2, "</s>": 1}, {"twice": 9}, {"more": len(pieces)}):
+        write({**pieces, **change})
+        assert_refused(folder, "vocab.json: must give each piece a number of its own below")
     write(["a"])
     assert_refused(folder, "vocab.json: must have pieces as")
     write(pieces)
@@ -352,7 +344,7 @@ def test_damaged_files_are_refused(small, tmp_path):
     (folder / "merges.txt").write_text(merges + "three pieces here\n", encoding="utf-8")
     assert_refused(folder, "merges.txt: a merge must be two pieces, but is 'three pieces here'")
     os.remove(folder / "merges.txt")
-    assert_refused(folder, "has neither vocab.json and merges.txt nor tokenizer.json")
+    assert_refused(folder, "tokenizer.json: cannot be read")
     (folder / "tokenizer.json").write_text('{"model": {"type": "Unigram"}}')
     assert_refused(folder, "tokenizer.json: must be a BPE, as BART's, but is not")
 

@@ -324,8 +324,6 @@ def changed(arrays, **others):
         ({"encoder_U": None}, r"f8k\.npz: is no model .* it has no encoder_U\."),
         ({"more": np.zeros(2)}, r"it has more, for which there is no place\."),
         ({"encoder_W": np.zeros((6, 13))}, r"encoder_W must be \[6, 14\], but is \[6, 13\]\."),
-        ({"Wemb": np.zeros(3)}, r"Wemb must be \[3, 0\], but is \[3\]\."),
-        ({"ff_image_b": np.zeros(7, int)}, r"ff_image_b must have floating-point numbers, but has"),
     ],
 )
 def test_arrays_that_do_not_fit_are_refused(others, expected, tmp_path, capsys):
@@ -340,7 +338,6 @@ def test_arrays_that_do_not_fit_are_refused(others, expected, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("options", "expected"),
     [
-        ({"gone": ("encoder",)}, r"f8k\.npz\.pkl: must be the model's options, but has no `enc"),
         ({"encoder": "lstm"}, r"f8k\.npz\.pkl: `encoder` must be gru or bow, but is lstm\."),
         ({"margin": "wide"}, r"f8k\.npz\.pkl: `margin` must be a number above 0, but is 'wide'\."),
         ({"margin": -1.0}, r"`margin` must be a number above 0, but is -1\.0\."),
@@ -358,7 +355,7 @@ def test_a_sum_has_the_dimensions_of_its_words(tmp_path, capsys):
     arrays["ff_image_W"] = np.zeros((5, 4), np.float32)
     source = write_kiros(tmp_path / "bow.npz", WORDS, kind="bow", arrays=arrays)
     error = message(capsys, source, tmp_path / "out")
-    assert "word vectors of 6 must have as many dimensions as the images, but they have 4" in error
+    assert "Wemb must be [12, 4], but is [12, 6]." in error
 
 
 def test_a_dictionary_of_another_model_is_refused(tmp_path, capsys):
@@ -367,11 +364,6 @@ def test_a_dictionary_of_another_model_is_refused(tmp_path, capsys):
     path.write_bytes(pickle.dumps({"a": 2, "b": 3}))
     expected = "must have a word for each number from 2 to 11, the rows of Wemb, but has 2 words"
     assert expected in message(capsys, source, tmp_path / "out")
-    path.write_bytes(pickle.dumps([1]))
-    expected = "must be a dictionary of words and their numbers, but is not."
-    assert expected in message(capsys, source, tmp_path / "out")
-    path.unlink()
-    assert "f8k.npz.dictionary.pkl: no such file." in message(capsys, source, tmp_path / "out")
 
 
 @pytest.mark.parametrize(
@@ -404,12 +396,7 @@ def test_tensors_of_vsepp_that_do_not_fit_are_refused(tmp_path, capsys):
     assert "it has no fc.bias." in message_for(model=[{"fc.weight": image["fc.weight"]}, text])
     other = {**image, "fc.bias": torch.zeros(3)}
     assert "fc.bias must be [7], but is [3]." in message_for(model=[other, text])
-    expected = "`model` must be the weights of images and of sentences, but is not."
-    assert expected in message_for(model=[image])
-    assert expected in message_for(model=[image, {"x": 1}])
-    assert expected in message_for(model=[dict(enumerate(image.values())), text])
     assert "`margin` must be a number above 0" in message_for(opt={"margin": None})
-    assert "`opt` must be the model's options, but is no such thing." in message_for(opt=3)
     assert not (tmp_path / "out").exists()
 
 
@@ -420,10 +407,6 @@ def test_a_network_that_torchvision_has_not_is_refused(tmp_path, capsys):
         source = theirs.write(tmp_path / "m.tar")
         return message(capsys, source, tmp_path / "out", "--vocabulary", vocabulary)
 
-    network = {"module.conv1.weight": torch.zeros(2)}
-    error = message_for(network=network, cnn_type="resnet18")
-    assert "m.tar: its network resnet18: does not fit the model: it lacks" in error
-    assert "has no such model" in message_for(network=network, cnn_type="resnet19")
     whole = torchvision.models.resnet18(weights=None).state_dict()
     layers = {f"module.{name}": x for name, x in whole.items()}
     error = message_for(network=layers, cnn_type="resnet18")
@@ -438,16 +421,13 @@ def test_the_vocabulary_must_be_the_models(tmp_path, capsys):
     option = ("--vocabulary", path)
     error = message(capsys, source, tmp_path / "out")
     assert "--vocabulary FILE is needed, the words of the model (VSE++'s f8k_precomp_voc" in error
-    assert "vocab.pkl: no such file." in message(capsys, source, tmp_path / "out", *option)
     theirs.write_vocabulary(path, words=[*SIGNS, "a"])
     error = message(capsys, source, tmp_path / "out", *option)
     assert re.search(r"vocab\.pkl: has 5 words, but .*m\.tar was trained with 16", error)
-    write_vocabulary(path, [*SIGNS[:3], *WORDS], "vocab")
-    error = message(capsys, source, tmp_path / "out", *option)
-    assert "must have <pad>, <start>, <end>, <unk>, but has no '<unk>'." in error
-    write_vocabulary(path, [*SIGNS, "a", "a"], "vocab")
-    error = message(capsys, source, tmp_path / "out", *option)
-    assert "must number its words from 0 on, but there are gaps." in error
+    for words in ([*SIGNS[:3], *WORDS], [*SIGNS, "a", "a"]):
+        write_vocabulary(path, words, "vocab")
+        error = message(capsys, source, tmp_path / "out", *option)
+        assert "must number its words from 0 on, without gaps, and have <pad>, <start>, " in error
     path.write_bytes(pickle.dumps({"a": 1}))
     error = message(capsys, source, tmp_path / "out", *option)
     assert "must be a vocabulary of VSE++, but has no `word2idx` of words." in error
