@@ -57,25 +57,24 @@ class Release(NamedTuple):
 
 
 _SIZES = "--valid-size --test-size --seed"
+_CASE = "--keep-case --keep-punctuation"
 RELEASES = {
     "flickr8k": Release("captions", flickr8k, f"{_SIZES} --features --missing"),
     "flickr30k": Release("captions", flickr30k, f"{_SIZES} --features --missing"),
     "coco": Release("captions", coco),
-    "iapr_tc12": Release("captions", iapr_tc12, "--valid-size --seed --features --missing"),
-    "sbu": Release("captions", sbu, f"{_SIZES} --features --missing"),
+    "iapr_tc12": Release("captions", iapr_tc12, "--valid-size --seed --features --missing", _CASE),
+    "sbu": Release("captions", sbu, f"{_SIZES} --features --missing", _CASE),
     "vist": Release(
         "stories",
         vist,
         "--images --features --missing",
-        fixed_options="--skip-empty",
-        # keep_punctuation and max_words: descriptions in isolation are captions, not stories
+        fixed_options="--tokenizer --keep-case",
+        # keep_punctuation: descriptions in isolation are captions, not stories
         values={
             "tokenizer": "whitespace",
             "missing_by_default": "drop",
             "by_stem": True,
-            "skip_empty": True,
             "keep_punctuation": True,
-            "max_words": None,
         },
     ),
     "writingprompts": Release(
@@ -93,7 +92,6 @@ JOINED: dict[str, Any] = {
     "tokenizer": "whitespace",
     "keep_case": True,
     "keep_punctuation": True,
-    "skip_empty": False,
     "caption_writer": join.JoinedWriter,
     "read": join.read,
 }
@@ -121,13 +119,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         module.add_arguments(name_parser)
         data, fixed = release.options.split(), release.fixed_options.split()
         text = [option for option in kind.text_options.split() if option not in fixed]
-        defaults = {**kind.defaults(), **(release.values or {}), "read": module.read}
+        # a text without a word is left out and counted: nobody may change a release's files
+        defaults = {**kind.defaults(), **(release.values or {}), "skip_empty": True}
+        defaults["read"] = module.read
         # --strict compares with published sizes, which own data have not
         _add_groups(name_parser, kind, data, text, (*FOLDER, "--strict"), defaults)
     kind, summary = KINDS["captions"], "several folders of captions, for one training"
     name_parser = names.add_parser("join", help=summary, description=join.__doc__)
     join.add_arguments(name_parser)
-    text = ["--threshold", "--max-words", "--dictionary"]
+    text = ["--threshold", "--dictionary"]
     _add_groups(name_parser, kind, (), text, FOLDER, {**kind.defaults(), **JOINED})
 
 
@@ -172,7 +172,6 @@ def run(args: argparse.Namespace) -> Optional[int]:
         corpus,
         args.output,
         strict=getattr(args, "strict", False),
-        binarize=not args.no_binarize,
         overwrite=args.overwrite,
     )
     _print_report(report, writer, args.output)
@@ -212,7 +211,7 @@ def _print_report(report: dict[str, Any], writer: FolderWriter, output: Path) ->
         print(f"exception, {what}: {len(ids):,} ({list_first(ids, 3)}; all in prepare.json)")
     if report.get("masked"):
         print(f"missing_images.txt: images without features: {len(report['masked']):,}")
-    sizes = report.get("dictionary_words", {})
+    sizes = report["dictionary_words"]
     if not isinstance(sizes, dict):
         sizes = {" = ".join(writer.dictionary_files()): sizes}
     numbered = report["options"].get("numbered_unknowns")

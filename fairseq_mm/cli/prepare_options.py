@@ -8,7 +8,7 @@ from types import ModuleType
 from typing import Any, Callable, NamedTuple, Optional
 
 from fairseq_mm.cli.arguments import FLAG, NUMBER, REPEATED
-from fairseq_mm.data import subwords, transcript_text
+from fairseq_mm.data import transcript_text
 from fairseq_mm.data.caption_text import CaptionTokenizer
 from fairseq_mm.data.split_text import SOURCE, TARGET
 from fairseq_mm.data.story_text import tokenize_story_text
@@ -65,10 +65,6 @@ OPTIONS: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     "--output": ("Data folder to write.", {"type": Path, "metavar": "DIR", "required": True}),
     "--overwrite": ("Replace prepared data in DIR.", FLAG),
-    "--no-binarize": (
-        "Write the text, and print the fairseq-preprocess command without running it.",
-        FLAG,
-    ),
     "--strict": ("Refuse splits and dictionaries of other sizes than the published ones.", FLAG),
     "--keep-case": ("Do not lower-case the text.", FLAG),
     "--keep-punctuation": ("Keep tokens without a letter or a digit.", FLAG),
@@ -87,24 +83,6 @@ OPTIONS: dict[str, tuple[str, dict[str, Any]]] = {
         "(default: 1000).",
         {**NUMBER, "default": 1000},  # the limit of Fan et al. 2018
     ),
-    "--skip-empty": (
-        "Leave out and report {nouns} with a text that has no word (of an image, the caption "
-        "alone), instead of refusing them.",
-        FLAG,
-    ),
-    "--split-symbols": (
-        "Write fairseq's control symbols, <s>, </s> and <pad>, as three words, such as < s >, "
-        "where the text has them, instead of refusing them.",
-        FLAG,
-    ),
-    "--subwords": (
-        "What the tokens are: words, the pieces of GPT-2's BPE, as BART's, or of a sentencepiece "
-        "model, as T5's (default: none, for words).",
-        {"choices": subwords.KINDS},
-    ),
-    "--gpt2-encoder-json": ("File encoder.json of --subwords gpt2.", _FILE),
-    "--gpt2-vocab-bpe": ("File vocab.bpe of --subwords gpt2.", _FILE),
-    "--sentencepiece-model": ("File sentencepiece.model of --subwords sentencepiece.", _FILE),
     "--pretrained": (
         "Folder of a pretrained model, whose dictionary and subwords are taken.",
         {"type": Path, "metavar": "DIR"},
@@ -121,12 +99,7 @@ OPTIONS: dict[str, tuple[str, dict[str, Any]]] = {
     ),
 }
 OWN = ("--valid", "--test", "--valid-size", "--test-size", "--seed")
-FOLDER = ("--output", "--overwrite", "--no-binarize")
-# kind of subwords -> name of its file -> option that gives it
-SUBWORD_OPTIONS = {
-    "gpt2": {"encoder.json": "--gpt2-encoder-json", "vocab.bpe": "--gpt2-vocab-bpe"},
-    "sentencepiece": {"sentencepiece.model": "--sentencepiece-model"},
-}
+FOLDER = ("--output", "--overwrite")
 
 
 class Kind(NamedTuple):
@@ -165,6 +138,9 @@ class Kind(NamedTuple):
             "tokenizer_of_words": "words",
             "missing_by_default": "refuse",
             "by_stem": False,
+            "skip_empty": False,
+            "keep_case": False,
+            "keep_punctuation": False,
         }
 
 
@@ -183,7 +159,6 @@ def add_options(
     # the same option concerns images of captions, but videos of summaries
     table = kind.module.TABLE
     names = {
-        "nouns": table.nouns,
         "groups": table.groups,
         "visual": table.visual_noun,
         "missing": settled["missing_by_default"],
@@ -214,7 +189,7 @@ def _common(args: argparse.Namespace, **settings: object) -> dict[str, Any]:
 
 
 def _caption_writer(args: argparse.Namespace) -> CaptionWriter:
-    vocabulary = _vocabulary(args, "captions", max_words=args.max_words)
+    vocabulary = _vocabulary(args, "captions")
     writer = getattr(args, "caption_writer", CaptionWriter)
     if getattr(args, "without_images", False):
         writer = TextWriter
@@ -262,7 +237,6 @@ def _prompt_writer(args: argparse.Namespace) -> PromptWriter:
         tokenize_story_text if args.tokenizer == "story" else str.split,
         vocabularies,
         story_words=args.story_words,
-        split_symbols=args.split_symbols,
         **_common(args, tokenizer=args.tokenizer),
     )
 
@@ -272,8 +246,6 @@ def _video_writer(args: argparse.Namespace) -> VideoWriter:
         raise UserError("--pretrained brings its dictionary; leave --dictionary out with it.")
     if args.pretrained is not None:
         args.dictionary = args.pretrained / "dict.txt"
-        if not args.pretrained.is_dir():
-            raise UserError(f"--pretrained {args.pretrained}: no such folder.")
         if not args.dictionary.exists():
             raise UserError(
                 f"--pretrained {args.pretrained}: has no dict.txt; fairseq-mm convert writes one "
@@ -298,31 +270,17 @@ _MOST_INDEXED_OOV = 100_000
 
 
 def _subwords(args: argparse.Namespace) -> Subwords:
-    """Load the subword model that the options name."""
-    if args.indexed_oov < 0:
-        raise UserError(f"--indexed-oov must be at least 0, but is {args.indexed_oov} instead.")
-    if args.indexed_oov > _MOST_INDEXED_OOV:
+    if not 0 <= args.indexed_oov <= _MOST_INDEXED_OOV:
         raise UserError(
-            f"--indexed-oov must be at most {_MOST_INDEXED_OOV}, each of which is a word of the "
-            f"dictionary, but is {args.indexed_oov} instead."
+            f"--indexed-oov must be between 0 and {_MOST_INDEXED_OOV}, each of which is a word of "
+            f"the dictionary, but is {args.indexed_oov} instead."
         )
-    paths = {}
-    for kind, options in SUBWORD_OPTIONS.items():
-        for name, option in options.items():
-            value = getattr(args, option[2:].replace("-", "_"))
-            if kind == args.subwords and value is None:
-                raise UserError(f"--subwords {kind} needs {option}, its {name}.")
-            if kind == args.subwords:
-                paths[name] = value
-            elif value is not None:
-                raise UserError(f"{option} is for --subwords {kind}.")
-    if args.subwords is None and args.pretrained is not None:
-        subwords = Subwords.from_pretrained(args.pretrained)
-        if args.indexed_oov:
-            # for its error: pieces have no unknown words to index
-            return Subwords.from_paths(subwords.kind, {}, indexed_oov=args.indexed_oov)
-        return subwords
-    return Subwords.from_paths(args.subwords or "none", paths, indexed_oov=args.indexed_oov)
+    if args.pretrained is None:
+        return Subwords(indexed_oov=args.indexed_oov)
+    subwords = Subwords.from_pretrained(args.pretrained)
+    if args.indexed_oov:  # for its error: pieces have no unknown words to index
+        return Subwords(subwords.kind, files=subwords.files, indexed_oov=args.indexed_oov)
+    return subwords
 
 
 KINDS = {
@@ -338,8 +296,7 @@ KINDS = {
         },
         "words",
         5,
-        "--tokenizer --keep-case --keep-punctuation --threshold --max-words --dictionary "
-        "--skip-empty",
+        "--tokenizer --keep-case --keep-punctuation --threshold --dictionary",
         own_options="--without-images --keys --features --missing",
     ),
     "stories": Kind(
@@ -353,7 +310,7 @@ KINDS = {
         },
         "words",
         10,
-        "--tokenizer --keep-case --threshold --dictionary --skip-empty",
+        "--tokenizer --keep-case --threshold --dictionary",
     ),
     "prompts": Kind(
         "hierarchical_story",
@@ -367,7 +324,7 @@ KINDS = {
         # the paper says "more than 10 times", but its dictionary sizes result from 10 or more
         10,
         "--tokenizer --story-words --source-threshold --source-dictionary --target-threshold "
-        "--target-dictionary --skip-empty --split-symbols --workers",
+        "--target-dictionary --workers",
         own_options="",
     ),
     "videos": Kind(
@@ -381,8 +338,6 @@ KINDS = {
         },
         None,
         1,
-        "--tokenizer --subwords --gpt2-encoder-json --gpt2-vocab-bpe --sentencepiece-model "
-        "--pretrained --dictionary --threshold --max-words --indexed-oov --skip-empty "
-        "--workers",
+        "--tokenizer --pretrained --dictionary --threshold --max-words --indexed-oov --workers",
     ),
 }

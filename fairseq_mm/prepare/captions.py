@@ -71,7 +71,7 @@ class CaptionWriter(FolderWriter):
         counts["empty_captions_skipped"] += len(captions) - len(non_empty)
         if not non_empty and not self.skip_empty:
             named = "" if example.id is None else f"{self.table.noun} {example.id} "
-            raise UserError(f"{example.where}: {named}has no caption; --skip-empty leaves it out.")
+            raise UserError(f"{example.where}: {named}has no caption.")
         if not non_empty:
             return None
         counts[self.counts[0]] += 1

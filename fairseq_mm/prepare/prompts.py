@@ -14,7 +14,6 @@ import shutil
 from pathlib import Path
 from typing import Any, Callable, ClassVar, Optional
 
-from fairseq_mm.data.caption_text import RESERVED_TOKENS
 from fairseq_mm.data.input_files import SPLITS
 from fairseq_mm.data.split_text import LANGUAGE_MODELS, SOURCE, TARGET
 from fairseq_mm.data.story_text import NEWLINE
@@ -40,8 +39,6 @@ class PromptWriter(FolderWriter):
 
     Args:
         story_words: Number of words to which stories are cut; 0 to write whole stories.
-        split_symbols: Write a control symbol of fairseq in the text as three words (``<``, ``pad``,
-            ``>``), as in the WritingPrompts release, instead of refusing the text.
     """
 
     table = TABLE
@@ -63,9 +60,7 @@ class PromptWriter(FolderWriter):
         "stories_cut",
         "words_cut",
         "empty_pairs_skipped",
-        "unpaired_lines",
         "duplicate_pairs",
-        "symbols_split",
     )
 
     def __init__(
@@ -74,7 +69,6 @@ class PromptWriter(FolderWriter):
         vocabularies: dict[str, Vocabulary],
         *,
         story_words: int = 1000,
-        split_symbols: bool = False,
         **options: Any,
     ) -> None:
         if story_words < 0:
@@ -82,10 +76,8 @@ class PromptWriter(FolderWriter):
         super().__init__(self._tokenize, vocabularies, **options)
         self._split_words = tokenize
         self.story_words = story_words
-        self.split_symbols = split_symbols
 
     def begin(self) -> None:
-        self._symbols = 0
         # hashes, because the texts themselves would not fit into a laptop's memory
         self._prompts: set[int] = set()
         self._pairs: set[int] = set()
@@ -93,14 +85,8 @@ class PromptWriter(FolderWriter):
 
     def _tokenize(self, text: str) -> list[str]:
         words = self._split_words(text)
-        if all(word == NEWLINE for word in words):  # text of line breaks counts as empty
-            return []
-        symbols = sum(map(words.count, RESERVED_TOKENS)) if self.split_symbols else 0
-        self._symbols += symbols
-        return [part for word in words for part in _split_symbol(word)] if symbols else words
-
-    def symbol_remedy(self, symbol: str) -> str:
-        return f"; --split-symbols writes it as {' '.join(_split_symbol(symbol))} instead"
+        # text of line breaks counts as empty
+        return [] if all(word == NEWLINE for word in words) else words
 
     def lines(self, example: Example, counts: dict[str, int]) -> Optional[dict[str, list[str]]]:
         (prompt,), (story,) = (self.tokenize_field(example, name) for name in ("prompt", "story"))
@@ -129,12 +115,12 @@ class PromptWriter(FolderWriter):
         """Add to ``counts`` the number of distinct prompts of the split, and how many of these
         prompts also occur in train."""
         # only at the end of the split: a prompt has several stories, in any order
-        counts["prompts"], counts["symbols_split"] = len(self._prompts), self._symbols
+        counts["prompts"] = len(self._prompts)
         if split == "train":
             self._training_prompts = self._prompts
         elif self._training_prompts is not None:
             counts["prompts_in_train"] = len(self._prompts & self._training_prompts)
-        self._symbols, self._prompts, self._pairs = 0, set(), set()
+        self._prompts, self._pairs = set(), set()
 
     def describe(self, counts: dict[str, int]) -> str:
         """Return the counts of a split as text, with the mean lengths of prompts and uncut stories.
@@ -149,11 +135,7 @@ class PromptWriter(FolderWriter):
         return f"{super().describe(counts)}; on average {lengths}"
 
     def options(self) -> dict[str, object]:
-        return {
-            "story_words": self.story_words,
-            **super().options(),
-            "split_symbols": self.split_symbols,
-        }
+        return {"story_words": self.story_words, **super().options()}
 
     def preprocess_arguments(self, folder: Path, splits: list[str]) -> list[list[str]]:
         """Return the arguments of three calls of fairseq-preprocess: for the pairs, for a language
@@ -181,11 +163,3 @@ class PromptWriter(FolderWriter):
                 for end in ("bin", "idx"):
                     pair = f"{split}.{SOURCE}-{TARGET}.{side}.{end}"
                     shutil.copyfile(folder / pair, folder / name / f"{split}.{end}")
-
-
-def _split_symbol(word: str) -> list[str]:
-    """Split a control symbol of fairseq into three words: ``</s>`` into ``<``, ``/s`` and ``>``.
-
-    Any other word is returned in a list by itself.
-    """
-    return ["<", word[1:-1], ">"] if word in RESERVED_TOKENS else [word]

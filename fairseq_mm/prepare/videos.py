@@ -39,7 +39,7 @@ TABLE = FieldTable(
     nouns="videos",
     groups="videos",
     texts=(
-        Field("transcript", may_be_file=True, remedy=f', and one may read "{NOT_AVAILABLE}"'),
+        Field("transcript", may_be_file=True, remedy=f'; write "{NOT_AVAILABLE}"'),
         Field("summary"),
     ),
     visual=Field("video"),

@@ -40,7 +40,7 @@ _WORDS_A_MINUTE = 20_000_000
 # row than a word has
 _UNSEGMENTED = (
     "most words of the text are sentences of a script without spaces: segment the text into words "
-    "first, or use subwords"
+    "first, or give --pretrained with a model of subwords"
 )
 _SENTENCE = re.compile("[\u3040-\u30ff\u3400-\u9fff]{5}|[\u0e00-\u109f\u1780-\u17ff]{12}")
 
@@ -233,7 +233,6 @@ class FolderWriter:
         output: Path,
         *,
         strict: bool = False,
-        binarize: bool = True,
         overwrite: bool = False,
     ) -> dict[str, Any]:
         """Write a corpus, and its features if the release has some, to a data folder.
@@ -246,7 +245,6 @@ class FolderWriter:
                 dictionaries.
             output: Data folder. Other files in it, such as ``features.h5``, stay.
             strict: Refuse splits and dictionaries whose sizes differ from the published sizes.
-            binarize: Run fairseq-preprocess.
             overwrite: Replace prepared data of the same kind.
         """
         self._check(corpus, strict)
@@ -269,12 +267,7 @@ class FolderWriter:
                 "data_set": corpus.name,
                 "split": corpus.division,
                 "files": corpus.files,
-                "options": {
-                    **self.settings,
-                    **corpus.options,
-                    **self.options(),
-                    "skip_empty": self.skip_empty,
-                },
+                "options": {**self.settings, **corpus.options, **self.options()},
                 "counts": counts,
                 "deviations": corpus.deviations(),
                 "exceptions": exceptions,
@@ -282,9 +275,8 @@ class FolderWriter:
                 **self.remarks(corpus),
                 **({"commands": commands} if len(commands) > 1 else {"command": commands[0]}),
             }
-            if binarize:
-                self._binarize(partial, corpus, report, strict)
-                self.finish_folder(partial, list(counts))
+            self._binarize(partial, corpus, report, strict)
+            self.finish_folder(partial, list(counts))
             self._count_unknown(partial, counts, corpus.notes)
             if corpus.write_features is not None:
                 corpus.features_written = corpus.write_features(output, partial)
@@ -357,23 +349,12 @@ class FolderWriter:
                 what += f" of {noun}{example.id}"
             where = example.places.get(name, example.where)
             if symbol is None:
-                raise UserError(
-                    f"{where}: {what} has no word: {text[:60]!r}; --skip-empty leaves such "
-                    f"{name if field.many and self.table.id_is_key else self.table.nouns} out"
-                    f"{field.remedy}."
-                )
+                raise UserError(f"{where}: {what} has no word: {text[:60]!r}{field.remedy}.")
             mark = "fairseq's control symbol"
             if symbol in self.required:
                 mark = "the separator of sentences"
-            raise UserError(
-                f"{where}: {what} holds {mark} {symbol}, which would be read as such"
-                f"{self.symbol_remedy(symbol)}."
-            )
+            raise UserError(f"{where}: {what} holds {mark} {symbol}, which would be read as such.")
         return token_lists
-
-    def symbol_remedy(self, symbol: str) -> str:
-        """Return advice to append to the error about the control symbol ``symbol`` in a text."""
-        return ""
 
     def dictionary_name(self, side: str) -> str:
         return "dict.txt" if len(self.sides) == 1 else f"dict.{side}.txt"
@@ -433,16 +414,14 @@ class FolderWriter:
         self, folder: Path, counts: dict[str, dict[str, int]], notes: list[str]
     ) -> None:
         for side, (_, unknown) in self.sides.items():
-            name = self.dictionary_name(side)
-            # without fairseq-preprocess only a given dictionary can tell which words are unknown
-            made = (folder / name).exists()
-            words = read_dictionary_words(folder / name) if made else self.vocabularies[name].words
+            words = read_dictionary_words(folder / self.dictionary_name(side))
             for split in counts:
                 text = folder / "text" / f"{split}.{side}"
-                if _UNSEGMENTED not in notes and _is_unsegmented(text):
+                with open(text, encoding="utf-8") as file:
+                    first = [word for line in itertools.islice(file, 1000) for word in line.split()]
+                num_sentences = sum(bool(_SENTENCE.search(word)) for word in first)
+                if _UNSEGMENTED not in notes and 2 * num_sentences > len(first):
                     notes.append(_UNSEGMENTED)
-                if words is None:
-                    continue
                 with open(text, encoding="utf-8", newline="\n") as file:
                     unknowns = (x not in words for line in file for x in line.split())
                     counts[split][unknown] = sum(unknowns)
@@ -451,12 +430,6 @@ class FolderWriter:
     def check_unknown(self, side: str, split: str, counts: dict[str, int]) -> None:
         """Raise UserError if so many words are unknown that the dictionary must be a wrong one.
         Subclasses may override this method."""
-
-
-def _is_unsegmented(path: Path) -> bool:
-    with open(path, encoding="utf-8") as file:
-        words = [word for line in itertools.islice(file, 1000) for word in line.split()]
-    return 2 * sum(bool(_SENTENCE.search(word)) for word in words) > len(words)
 
 
 def json_line(entry: object) -> str:

@@ -57,14 +57,6 @@ def test_the_same_call_gives_the_same_folder(prepare, tmp_path):
     assert first == again
 
 
-def test_nothing_is_binarised_on_request(prepare, tmp_path):
-    status, out, _ = prepare("--no-binarize")
-    assert status == 0
-    assert "unknown" not in out
-    assert not (tmp_path / "out" / "dict.txt").exists()
-    assert (tmp_path / "out" / "text" / "train.txt").exists()
-
-
 @pytest.mark.parametrize(
     ("tokenizer", "options", "text"),
     [
@@ -102,7 +94,6 @@ def test_files_can_be_given_by_split(prepare, data, tmp_path):
         ),
         (["--dictionary", "d.txt"], "d.txt: cannot be read (No such file or directory)."),
         (["--threshold", "0"], "--threshold must be at least 1, but is 0 instead."),
-        (["--max-words", "0"], "--max-words must be at least 1, but is 0 instead."),
         (["--threshold", "99"], "no word occurs 99 times or more in the training captions"),
         (["--tokenizer", "m_rnn", "--keep-case"], "--tokenizer m_rnn has its own rules"),
         (["--tokenizer", "ptb", "--keep-punctuation"], "--tokenizer ptb has its own rules"),
@@ -142,18 +133,6 @@ def test_features_must_have_every_image(prepare, tmp_path):
     assert status == 2
     assert "data.jsonl:5: image 4.jpg is missing (not in the feature store); of 7 train im" in err
     assert prepare("--features", first, second)[0] == 0
-
-
-def test_empty_captions_left_out_are_counted(prepare, data):
-    with open(data, "a") as file:
-        file.write('{"image": "e.jpg", "captions": ["..."]}\n')
-    status, _, err = prepare()
-    assert status == 2
-    assert "data.jsonl:8: caption 1 of e.jpg has no word: '...'; --skip-empty leaves such" in err
-    _, out, _ = prepare("--skip-empty")
-    assert "train: 7 images, 14 captions" in out
-    assert "1 empty captions skipped" in out
-    assert "exception, train images without a caption: 1 (e.jpg; all in prepare.json)" in out
 
 
 def test_a_missing_kind_is_refused():

@@ -119,10 +119,8 @@ def test_the_twelve_real_videos_are_prepared(prepare, shared_data, tmp_path):
 def test_the_twelve_real_videos_are_prepared_in_pieces(prepare, shared_data, tmp_path):
     text = shared_data("how2/clips") / "text"
     sentences = (text / "sum_train" / "tr_tran_text.txt").read_text().split(" . ")
-    model = toy_subwords.write_sentencepiece(tmp_path / "m", sentences=sentences, size=200)
-    status, _, err = prepare(
-        text, *SETS.split(), "--subwords", "sentencepiece", "--sentencepiece-model", model
-    )
+    folder = toy_subwords.write_sentencepiece_folder(tmp_path / "t5", sentences=sentences, size=200)
+    status, _, err = prepare(text, *SETS.split(), "--pretrained", folder)
     assert (status, err) == (0, "")
     subwords = Subwords.load(tmp_path / "out")
     pieces = (tmp_path / "out" / "text" / "test.tran").read_text().splitlines()

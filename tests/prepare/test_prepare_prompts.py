@@ -55,28 +55,25 @@ def test_own_data_becomes_a_data_folder(prepare, tmp_path):
 
 def test_remarks_stand_where_there_is_something_to_say(prepare, data):
     with open(data, "a") as file:
-        for story in ("Hm.", "Hm.", "..\n", " "):
+        for story in ("Hm.", "Hm.", "..\n"):
             file.write(json.dumps({"prompt": "Same.", "story": story}) + "\n")
-    options = ["--source-threshold", 1, "--target-threshold", 1]
-    status, _, err = prepare(*options)
-    assert status == 2
-    assert "data.jsonl:10: the story has no word: ' '; --skip-empty leaves such pairs out." in err
-    status, out, err = prepare(*options, "--skip-empty")
-    assert "1 empty pairs skipped, 1 duplicate pairs" in out
+    status, out, err = prepare("--source-threshold", 1, "--target-threshold", 1)
+    assert status == 0
+    assert "1 duplicate pairs" in out
     assert err == "no valid split: train with --disable-validation\n"
 
 
 def test_text_that_is_split_already_is_left_alone(prepare, data, tmp_path):
     data.write_text('{"prompt": "[WP] x.", "story": "a. <newline> </s>\\nb"}\n')
-    options = ["--tokenizer", "whitespace", "--no-binarize"]
+    options = ["--tokenizer", "whitespace", "--source-threshold", 1, "--target-threshold", 1]
     status, _, err = prepare(*options)
     assert status == 2
     assert "data.jsonl:1: the story holds fairseq's control symbol </s>, which would be" in err
-    assert prepare(*options, "--split-symbols")[0] == 0
+    data.write_text(data.read_text().replace("</s>", "< /s >"))
+    assert prepare(*options)[0] == 0
     text = tmp_path / "out" / "text"
     assert (text / "train.wp_source").read_text() == "[WP] x.\n"
     assert (text / "train.wp_target").read_text() == "a. <newline> < /s > b\n"
-    assert not (tmp_path / "out" / "prompts").exists()
 
 
 def test_dictionaries_of_another_folder_fit(prepare, data, tmp_path):

@@ -70,18 +70,17 @@ def test_own_data_becomes_a_data_folder(prepare, tmp_path):
     assert report["kind"] == "visual stories"
     assert report["options"] == {
         "tokenizer": "words", "keep_case": False, "keep_punctuation": True, "missing": "refuse",
-        "threshold": 4, "dictionary": None, "skip_empty": False,
+        "threshold": 4, "dictionary": None,
     }  # fmt: skip
 
 
 def test_text_can_keep_its_case_and_its_splits(prepare, tmp_path):
-    options = ["--threshold", 1, "--keep-case", "--tokenizer", "whitespace", "--no-binarize"]
+    options = ["--threshold", 1, "--keep-case", "--tokenizer", "whitespace"]
     status, out, err = prepare(*options)
     assert (status, err) == (0, "no valid split: train with --disable-validation\n")
-    assert "unknown" not in out
+    assert "(0.00% unknown)" in out
     text = (tmp_path / "out" / "text" / "train.txt").read_text().splitlines()[0]
     assert text == "It's Day0. <sent> We ran! <sent> We ran. <sent> We ran. <sent> Home."
-    assert not (tmp_path / "out" / "train.bin").exists()
 
 
 def test_images_that_the_store_lacks_are_refused_dropped_or_masked(prepare, store, tmp_path):
@@ -114,16 +113,13 @@ def test_keys_are_as_they_stand_in_the_data_on_request(prepare, store, tmp_path)
     assert ids[0].split("\t")[0] == "0_0.jpg"
 
 
-def test_stories_with_an_empty_sentence_are_left_out_on_request(prepare, data):
+def test_stories_with_an_empty_sentence_are_refused(prepare, data):
     entry = {"images": ["a", "b", "c", "d", "e"], "sentences": ["a", "", "b", "c", "d"]}
     with open(data, "a") as file:
         file.write(json.dumps(entry) + "\n")
     status, _, err = prepare("--threshold", 1)
     assert status == 2
-    assert f"{data}:7: sentence 2 of story 7 has no word: ''; --skip-empty leaves" in err
-    status, out, _ = prepare("--threshold", 1, "--skip-empty")
-    assert status == 0
-    assert "exception, train stories left out, a sentence has no word: 1 (7; all in" in out
+    assert f"{data}:7: sentence 2 of story 7 has no word: ''." in err
 
 
 @pytest.mark.parametrize("number", [4, 6])

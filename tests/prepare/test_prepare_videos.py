@@ -64,13 +64,12 @@ def test_own_data_becomes_a_data_folder(prepare, tmp_path):
 
 
 def test_without_valid_videos_the_remedy_is_named(prepare, tmp_path):
-    status, _, err = prepare("--tokenizer", "none", "--keys", "stem", "--no-binarize")
+    status, _, err = prepare("--tokenizer", "none", "--keys", "stem")
     assert status == 0
     assert err == "no valid split: train with --disable-validation\n"
     out = tmp_path / "out"
     assert lines(out / "text" / "train.desc")[0] == "The Talk!"
     assert lines(out / "train.visual_ids") == [str(i) for i in range(6)]
-    assert not (out / "dict.tran.txt").exists()
 
 
 def test_videos_without_features_are_left_out_when_asked_for(prepare, tmp_path):
@@ -85,7 +84,7 @@ def test_videos_without_features_are_left_out_when_asked_for(prepare, tmp_path):
         f"fairseq-mm prepare: {tmp_path}/data.jsonl:6: video 5.mp4 is missing (not in the feature "
         "store); of 6 train videos 1 lack features. --missing drop leaves them out.\n"
     )
-    options = ["--features", store, "--missing", "drop", "--no-binarize"]
+    options = ["--features", store, "--missing", "drop"]
     status, out, _ = prepare(*options)
     assert status == 0
     assert "exception, train videos missing: 1 (5.mp4; all in prep" in out
@@ -103,7 +102,7 @@ def test_videos_without_features_are_left_out_when_asked_for(prepare, tmp_path):
 
 
 def test_a_pretrained_folder_brings_dictionary_and_subwords(prepare, tmp_path):
-    encoder, merges = toy_subwords.write_gpt2(tmp_path / "bart")
+    _, merges = toy_subwords.write_gpt2(tmp_path / "bart")
     dictionary = tmp_path / "bart" / "dict.txt"
     dictionary.write_text("".join(f"{number} 1\n" for number in range(262)))
     status, out, _ = prepare("--pretrained", tmp_path / "bart")
@@ -114,23 +113,15 @@ def test_a_pretrained_folder_brings_dictionary_and_subwords(prepare, tmp_path):
     assert lines(folder / "dict.desc.txt") == lines(dictionary)
     assert "(0.00% unknown)" in out.splitlines()[0]
     assert f"--srcdict {dictionary} --padding-factor 1" in out
-    texts = lines(folder / "text" / "train.desc")
-    files = ["--gpt2-encoder-json", encoder, "--gpt2-vocab-bpe", merges]
-    prepare("--subwords", "gpt2", *files, "--dictionary", dictionary, "--overwrite")
-    assert lines(folder / "text" / "train.desc") == texts
 
 
 def test_a_sentencepiece_model_is_taken(prepare, tmp_path):
-    model = toy_subwords.write_sentencepiece(tmp_path / "m.model")
-    options = ["--subwords", "sentencepiece", "--sentencepiece-model", model, "--tokenizer"]
-    assert prepare(*options, "lower")[0] == 0
-    assert (tmp_path / "out" / "sentencepiece.model").read_bytes() == model.read_bytes()
+    folder = toy_subwords.write_sentencepiece_folder(tmp_path / "t5", "spiece.model")
+    assert prepare("--pretrained", folder, "--tokenizer", "lower")[0] == 0
+    model = tmp_path / "out" / "sentencepiece.model"
+    assert model.read_bytes() == (folder / "spiece.model").read_bytes()
     assert "".join(lines(tmp_path / "out" / "text" / "train.desc")[0].split()) == "▁the▁talk!"
-    dictionary = tmp_path / "dict.txt"
-    (tmp_path / "out" / "dict.tran.txt").rename(dictionary)
-    (tmp_path / "spiece.model").write_bytes(model.read_bytes())
-    assert prepare("--pretrained", tmp_path, "--tokenizer", "lower", "--overwrite")[0] == 0
-    assert lines(tmp_path / "out" / "dict.tran.txt") == lines(dictionary)
+    assert lines(tmp_path / "out" / "dict.tran.txt") == lines(folder / "dict.txt")
 
 
 def test_unknown_words_are_numbered(prepare, tmp_path):
@@ -148,21 +139,14 @@ def test_unknown_words_are_numbered(prepare, tmp_path):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--subwords", "gpt2"], "--subwords gpt2 needs --gpt2-encoder-json, its encoder.json."),
-        (["--gpt2-vocab-bpe", "x"], "--gpt2-vocab-bpe is for --subwords gpt2."),
-        (
-            ["--subwords", "sentencepiece", "--sentencepiece-model", "x.model"],
-            "x.model: cannot be read",
-        ),
         (["--pretrained", "p", "--dictionary", "x"], "--pretrained brings its dictionary; leave"),
         (["--pretrained", "p"], "--pretrained p: has no dict.txt; fairseq-mm convert writes one"),
-        (["--pretrained", "q"], "--pretrained q: no such folder."),
         (["--dictionary", "x"], "x: cannot be read (No such file or directory)."),
         (["--threshold", "0"], "--threshold must be at least 1, but is 0 instead."),
         (["--max-words", "-1"], "--max-words must be at least 1, but is -1 instead."),
         (["--threshold", "2", "--dictionary", "d"], "d fixes the words; leave --threshold out"),
-        (["--indexed-oov", "-1"], "--indexed-oov must be at least 0, but is -1"),
-        (["--indexed-oov", "10000000"], "--indexed-oov must be at most 100000, each of which is"),
+        (["--indexed-oov", "-1"], "--indexed-oov must be between 0 and 100000, each of which is"),
+        (["--indexed-oov", "10000000"], "--indexed-oov must be between 0 and 100000, each of whi"),
         (["--workers", "0"], "--workers must be at least 1, but is 0 instead."),
         (["--valid-size", "6"], "--valid-size must be between 1 and 5 (of 6 training videos"),
         (["--tokenizer", "none", "--threshold", "7"], "no word occurs 7 times or more in the tr"),

@@ -85,13 +85,6 @@ def test_the_release_becomes_a_data_folder(prepare, tmp_path):
     )
 
 
-def test_the_original_text_can_be_taken(prepare, tmp_path):
-    status, _, _ = prepare("--threshold", 1, "--text", "original_text", "--tokenizer", "words")
-    assert status == 0
-    text = lines(tmp_path / "out" / "text" / "valid.txt")[0]
-    assert text.startswith("joe was at 0 . <sent> joe was at 1 . <sent>")
-
-
 def test_a_part_of_the_release_is_refused_when_strict(prepare, tmp_path):
     status, out, err = prepare("--strict")
     assert (status, out) == (2, "")
@@ -224,7 +217,7 @@ def test_a_description_of_a_missing_image_can_be_refused(prepare, store, release
 
 
 def test_the_small_release_becomes_a_data_folder(run_command, shared_data, tmp_path):
-    release, options = shared_data("vist_mini"), ("--threshold", 3, "--no-binarize")
+    release, options = shared_data("vist_mini"), ("--threshold", 3)
     assert run_command("prepare", "vist", release, "--output", tmp_path / "out", *options)[0] == 0
     counts = json.loads((tmp_path / "out" / "prepare.json").read_text())["counts"]
     assert counts["train"]["stories"] == len(lines(tmp_path / "out" / "text" / "train.txt")) == 2802

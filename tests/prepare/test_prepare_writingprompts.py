@@ -59,15 +59,12 @@ def test_a_part_of_the_release_is_refused_when_strict(prepare, release):
     assert not (release / "out").exists()
 
 
-def test_unpaired_lines_are_refused_or_left_out_and_counted(prepare, release):
+def test_unpaired_lines_are_refused(prepare, release):
     with open(release / "valid.wp_target", "a") as file:
         file.write("one more\n")
     status, _, err = prepare(*THRESHOLDS)
     assert status == 2
     assert "valid.wp_source has 2 lines and" in err
-    status, out, _ = prepare(*THRESHOLDS, "--drop-unpaired")
-    assert status == 0
-    assert "1 unpaired lines" in out
 
 
 def test_an_interruption_is_one_line(prepare, release, monkeypatch):

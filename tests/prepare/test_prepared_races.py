@@ -53,10 +53,10 @@ def contents(folder):
 @pytest.mark.parametrize("kind", RECORDS)
 def test_a_second_preparation_is_refused_while_the_first_one_writes(tmp_path, kind):
     data, output = write_data(tmp_path / "data.jsonl", kind), tmp_path / "out"
-    assert prepare(kind, data, output, "--no-binarize") == (0, [])
+    assert prepare(kind, data, output) == (0, [])
     before = contents(output)
     with locked_folder(str(output)):
-        status, lines = prepare(kind, data, output, "--no-binarize", "--overwrite")
+        status, lines = prepare(kind, data, output, "--overwrite")
     assert status == 2
     assert [line.split(": ", 1)[1] for line in lines] == [
         f"{output}: another process is writing to it."
@@ -65,7 +65,7 @@ def test_a_second_preparation_is_refused_while_the_first_one_writes(tmp_path, ki
     assert contents(output) == before
     # the file of a lock that no process holds any more is in nobody's way, and does not stay
     (output / "lock").touch()
-    assert prepare(kind, data, output, "--no-binarize", "--overwrite") == (0, [])
+    assert prepare(kind, data, output, "--overwrite") == (0, [])
     assert sorted(contents(output)) == sorted(before)
 
 
@@ -101,10 +101,10 @@ def test_a_killed_preparation_is_in_nobodys_way(tmp_path):
     process = multiprocessing.get_context("fork").Process(target=hold, args=(output, theirs))
     process.start()
     assert ours.poll(60)
-    assert prepare("captions", data, output, "--no-binarize")[0] == 2
+    assert prepare("captions", data, output)[0] == 2
     os.kill(process.pid, signal.SIGKILL)
     process.join()
-    assert prepare("captions", data, output, "--no-binarize") == (0, [])
+    assert prepare("captions", data, output) == (0, [])
     assert not (output / "lock").exists()
 
 
@@ -115,7 +115,7 @@ def test_what_a_killed_preparation_has_begun_is_in_nobodys_way(tmp_path, name):
     data, output = write_data(tmp_path / "data.jsonl", "captions"), tmp_path / "out"
     (output / ".partial" / "text").mkdir(parents=True)
     (output / ".partial" / name).touch()
-    assert prepare("captions", data, output, "--no-binarize") == (0, [])
+    assert prepare("captions", data, output) == (0, [])
     assert not (output / ".partial").exists()
 
 

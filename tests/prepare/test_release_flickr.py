@@ -9,7 +9,8 @@ from fairseq_mm.data.caption_text import CaptionTokenizer
 from fairseq_mm.errors import UserError
 from fairseq_mm.prepare.captions import CaptionWriter
 from fairseq_mm.prepare.releases.flickr8k import read_flickr8k
-from fairseq_mm.prepare.releases.flickr30k import read_flickr30k
+from fairseq_mm.prepare.releases.flickr30k import FLICKR30K_IMAGES, read_listed
+from fairseq_mm.prepare.split_lists import read_karpathy
 from fairseq_mm.prepare.writer import Vocabulary
 
 
@@ -116,7 +117,7 @@ def karpathy_file(tmp_path):
 
 
 def test_flickr30k_follows_karpathys_file(karpathy_file):
-    corpus = read_flickr30k(karpathy_file)
+    corpus = read_karpathy(karpathy_file, name="flickr30k", published=FLICKR30K_IMAGES)
     assert corpus.division == "karpathy"
     assert ids_of(corpus) == {
         "train": ["1001.jpg", "1003.jpg"], "valid": ["1002.jpg"], "test": ["1000.jpg"],
@@ -127,28 +128,21 @@ def test_flickr30k_follows_karpathys_file(karpathy_file):
     )
 
 
-def test_flickr30k_takes_the_captions_of_the_token_file(karpathy_file, tmp_path):
-    tokens = tmp_path / "results_20130124.token"
-    numbers = [0, 1, 2, 3, 9]
-    tokens.write_text("".join(f"100{n}.jpg#{k}\tCat {n} {k} .\n" for n in numbers for k in (0, 1)))
-    corpus = read_flickr30k(karpathy_file, tokens)
-    assert corpus.splits["test"][0].texts["captions"] == ["Cat 0 0 .", "Cat 0 1 ."]
-    assert corpus.exceptions == {"captions without a split": ["1009.jpg"]}
-
-
-def test_flickr30k_takes_the_captions_of_the_table_and_its_broken_line(karpathy_file, tmp_path):
+def test_flickr30k_takes_the_captions_of_the_table_and_its_broken_line(tmp_path):
     table = tmp_path / "results.csv"
     lines = [f"100{n}.jpg| {k}| Cat | {n} {k} ." for n in range(4) for k in (0, 1)]
     lines += ["1003.jpg| 4   A dog runs across the grass ."]
     table.write_text("\n".join(["image_name| comment_number| comment", *lines]) + "\n")
-    corpus = read_flickr30k(karpathy_file, table)
+    (tmp_path / "train.txt").write_text("1001\n1003\n")
+    lists = {"train": tmp_path / "train.txt"}
+    corpus = read_listed(table, lists)
     assert corpus.splits["train"][1].texts["captions"] == [
         "Cat | 3 0 .", "Cat | 3 1 .", "A dog runs across the grass .",
     ]  # fmt: skip
-    assert corpus.exceptions == {"line without its second bar": ["1003.jpg"]}
+    assert corpus.exceptions["line without its second bar"] == ["1003.jpg"]
     table.write_text("1000.jpg, 0, A dog .\n")
     with pytest.raises(UserError, match=r"results.csv:1: must be `image\| number\| caption`"):
-        read_flickr30k(karpathy_file, table)
+        read_listed(table, lists)
 
 
 @pytest.mark.parametrize(
@@ -179,7 +173,7 @@ def test_flickr30k_takes_the_captions_of_the_table_and_its_broken_line(karpathy_
 def test_a_malformed_karpathy_file_is_refused(tmp_path, content, message):
     (tmp_path / "dataset.json").write_text(content)
     with pytest.raises(UserError, match=message):
-        read_flickr30k(tmp_path / "dataset.json")
+        read_karpathy(tmp_path / "dataset.json", name="flickr30k", published={})
 
 
 def test_flickr30k_by_lists_of_images(tmp_path, capsys):
@@ -201,7 +195,7 @@ def test_flickr30k_by_lists_of_images(tmp_path, capsys):
     for arguments, message in (
         ([*command, f"test={tmp_path / 'twice.txt'}"], "image 1.jpg was given before"),
         ([*command, f"test={tmp_path / 'absent.txt'}"], "absent.txt: cannot be read"),
-        ([*command, "--captions", str(tokens)], "--captions: with --split-ids the captions are"),
+        ([*command[:2], "x.json", *command[3:]], "x.json: must be results_20130124.token or"),
     ):
         assert main([*arguments, "--output", str(tmp_path / "other")]) == 2
         errors = capsys.readouterr().err

@@ -45,12 +45,6 @@ def test_every_sentence_of_a_description_is_a_caption(annotations, lists):
     ]
 
 
-def test_a_whole_description_can_be_one_caption(annotations, lists):
-    corpus = read_iapr_tc12(annotations, lists, captions="description")
-    assert corpus.splits["train"][0].texts["captions"] == ["three llamas; a boat"]
-    assert corpus.splits["test"][0].texts["captions"] == ["a boat on a lake"]
-
-
 def test_images_without_description_and_counts_are_listed(annotations, lists):
     corpus = read_iapr_tc12(annotations, lists)
     assert corpus.exceptions == {"listed without captions": ["31120.jpg"]}

@@ -16,7 +16,6 @@ def story(key, *, album="A", order=(0, 1, 2, 3, 4), **more):
             "album_id": album,
             "photo_flickr_id": f"{key}{place}",
             "text": f"[male] {key} {place}",
-            "original_text": f"Joe {key} {place}",
             "worker_arranged_photo_order": place,
             **more,
         }
@@ -76,14 +75,13 @@ def test_stories_that_are_not_five_sentences_at_five_positions_are_listed(releas
     }  # fmt: skip
 
 
-def test_the_original_text_and_the_tier_of_descriptions_in_sequence_can_be_read(release):
+def test_the_tier_of_descriptions_in_sequence_can_be_read(release):
     annotations = story("1", order=(1, 0, 2, 3, 4))
     for one in annotations:
         one["photo_order_in_story"] = one.pop("worker_arranged_photo_order")
     folder = release(*annotations, name="train.description-in-sequence.json")
-    options = {"tier": "description-in-sequence", "text_field": "original_text"}
-    corpus = read_vist_stories(folder, **options)
-    assert corpus.splits["train"][0].texts["sentences"] == [f"Joe 1 {place}" for place in range(5)]
+    corpus = read_vist_stories(folder, tier="description-in-sequence")
+    assert corpus.splits["train"][0].texts["sentences"][1] == "[male] 1 1"
     assert corpus.published == {}
 
 
@@ -97,7 +95,7 @@ def test_ids_may_be_numbers(release):
 
 def test_descriptions_in_isolation_are_gathered_by_image(release):
     annotations = [
-        {"photo_flickr_id": photo, "album_id": "A", "text": text, "original_text": text.upper()}
+        {"photo_flickr_id": photo, "album_id": "A", "text": text}
         for photo, text in (("8", "a dog ."), ("9", "a cat ."), ("8", "one dog ."))
     ]
     folder = release(*annotations, name="train.description-in-isolation.json")
@@ -106,8 +104,6 @@ def test_descriptions_in_isolation_are_gathered_by_image(release):
         ("8", ["a dog .", "one dog ."]),
         ("9", ["a cat ."]),
     ]
-    items = read_vist_descriptions(folder, text_field="original_text").splits["train"]
-    assert items[1].texts["captions"] == ["A CAT ."]
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,8 @@
 """Items by split -> data folder: what stands in it, and that a failure leaves nothing."""
 
 import json
+import shlex
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -30,12 +32,12 @@ def corpus(**splits):
     )
 
 
-def write(items, output, *, skip_empty=False, binarize=True, overwrite=False, **options):
+def write(items, output, *, skip_empty=False, overwrite=False, **options):
     if "dictionary" not in options:
         options = {"threshold": 1, **options}
     vocabularies = {"dict.txt": Vocabulary("captions", 5, **options)}
     made = CaptionWriter(str.split, vocabularies, skip_empty=skip_empty)
-    return made.write(items, output, binarize=binarize, overwrite=overwrite)
+    return made.write(items, output, overwrite=overwrite)
 
 
 def example():
@@ -110,18 +112,10 @@ def test_without_training_images_a_dictionary_is_needed(tmp_path):
 
 
 def test_the_printed_command_makes_the_same_files(tmp_path):
-    import shlex
-
-    made = tmp_path / "made here"
+    made, bare = tmp_path / "made here", tmp_path / "bare"
     report = write(example(), made, threshold=2)
-    bare = tmp_path / "bare"
-    command = write(example(), bare, threshold=2, binarize=False)["command"]
-    assert files_in(bare) == [f for f in files_in(made) if f[-4:] not in (".bin", ".idx", ".txt")
-                              or f.startswith("text")]  # fmt: skip
-    assert command == report["command"].replace(shlex.quote(f"{made}"), str(bare)).replace(
-        f"'{made}/text/train.txt'", f"{bare}/text/train.txt"
-    ).replace(f"'{made}/text/valid.txt'", f"{bare}/text/valid.txt")
-    program, *arguments = shlex.split(command)
+    shutil.copytree(made / "text", bare / "text")
+    program, *arguments = shlex.split(report["command"].replace(str(made), str(bare)))
     assert program == "fairseq-preprocess"
     data_folder.run_preprocess(arguments)
     for name in ("dict.txt", "train.bin", "train.idx", "valid.bin", "valid.idx"):

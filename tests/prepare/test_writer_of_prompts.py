@@ -2,6 +2,7 @@
 
 import json
 import shlex
+import shutil
 from pathlib import Path
 
 import pytest
@@ -41,7 +42,7 @@ def corpus(splits, *, ids=False, **fields):
     return Corpus(TABLE, "own", "as given", read, ["data.jsonl"], **fields)
 
 
-def write(splits, output, *, fields=None, strict=False, binarize=True, overwrite=False, **options):
+def write(splits, output, *, fields=None, strict=False, overwrite=False, **options):
     vocabularies = {}
     for side in ("source", "target"):
         given = {
@@ -54,7 +55,7 @@ def write(splits, output, *, fields=None, strict=False, binarize=True, overwrite
         )
     made = PromptWriter(str.split, vocabularies, **options)
     data = splits if isinstance(splits, Corpus) else corpus(splits, **(fields or {}))
-    return made.write(data, output, strict=strict, binarize=binarize, overwrite=overwrite)
+    return made.write(data, output, strict=strict, overwrite=overwrite)
 
 
 def files_in(folder):
@@ -112,8 +113,8 @@ def test_fairseq_reads_back_what_was_written(tmp_path):
     assert report["dictionary_words"] == {"dict.wp_source.txt": 5, "dict.wp_target.txt": 2}
     assert report["counts"]["valid"] == {
         "pairs": 2, "prompts": 2, "prompt_words": 4, "story_words": 7, "stories_cut": 0,
-        "words_cut": 0, "empty_pairs_skipped": 0, "unpaired_lines": 0, "duplicate_pairs": 0,
-        "symbols_split": 0, "prompts_in_train": 1, "unknown_prompt_words": 2,
+        "words_cut": 0, "empty_pairs_skipped": 0, "duplicate_pairs": 0,
+        "prompts_in_train": 1, "unknown_prompt_words": 2,
         "unknown_story_words": 6,
     }  # fmt: skip
 
@@ -121,16 +122,15 @@ def test_fairseq_reads_back_what_was_written(tmp_path):
 @pytest.mark.parametrize("workers", [1, 3])
 def test_the_printed_commands_make_the_same_files(tmp_path, workers):
     made, bare = tmp_path / "made", tmp_path / "bare"
-    write(EXAMPLE, made, target_threshold=2, workers=workers)
-    commands = write(EXAMPLE, bare, target_threshold=2, binarize=False)["commands"]
-    assert sorted(path.name for path in bare.iterdir()) == ["prepare.json", "text"]
+    commands = write(EXAMPLE, made, target_threshold=2, workers=workers)["commands"]
+    shutil.copytree(made / "text", bare / "text")
     assert len(commands) == 3
     for command in commands:
-        program, *arguments = shlex.split(command)
+        program, *arguments = shlex.split(command.replace(str(made), str(bare)))
         assert program == "fairseq-preprocess"
         run_preprocess(arguments)
     expected, found = files_in(made), files_in(bare)
-    del expected["prepare.json"], found["prepare.json"]
+    del expected["prepare.json"]
     assert found == expected
 
 
@@ -194,7 +194,7 @@ def test_a_half_without_words_is_refused_by_line_or_left_out_and_counted(
     tmp_path, pair, where, half
 ):
     splits = {"train": [("a", "b"), pair, ("c", "d e")]}
-    with pytest.raises(UserError, match=rf"^{where}: the {half} has no word: '.*'; --skip-em"):
+    with pytest.raises(UserError, match=rf"^{where}: the {half} has no word: '"):
         write(splits, tmp_path / "out")
     assert list(tmp_path.iterdir()) == []
     counts = write(splits, tmp_path / "out", skip_empty=True)["counts"]["train"]
@@ -203,16 +203,12 @@ def test_a_half_without_words_is_refused_by_line_or_left_out_and_counted(
     assert lines_of(tmp_path / "out" / "text" / "train.wp_target") == ["b", "d e"]
 
 
-def test_a_control_symbol_is_refused_by_line_or_split(tmp_path):
+def test_a_control_symbol_is_refused_by_line(tmp_path):
     splits = {"train": [("a", "b"), ("<s> x <s>", "b </s> c")]}
     with pytest.raises(
         UserError, match=r"^train.wp_source:2: the prompt holds fairseq's control symbol <s>, which"
     ):
         write(splits, tmp_path / "out")
-    counts = write(splits, tmp_path / "out", split_symbols=True)["counts"]["train"]
-    assert counts["symbols_split"] == 3
-    assert lines_of(tmp_path / "out" / "text" / "train.wp_source")[1] == "< s > x < s >"
-    assert lines_of(tmp_path / "out" / "text" / "train.wp_target")[1] == "b < /s > c"
 
 
 def test_an_unknown_word_in_the_text_is_no_mistake(tmp_path):

@@ -43,7 +43,7 @@ def corpus():
 
 @pytest.fixture
 def write(corpus, tmp_path):
-    def call(subwords=None, *, skip_empty=False, binarize=True, overwrite=False, **options):
+    def call(subwords=None, *, skip_empty=False, overwrite=False, **options):
         made = VideoWriter(
             str.lower,
             Vocabulary("text", 1, **options),
@@ -51,7 +51,7 @@ def write(corpus, tmp_path):
             settings={"tokenizer": "lower"},
             skip_empty=skip_empty,
         )
-        return made.write(corpus, tmp_path / "out", binarize=binarize, overwrite=overwrite)
+        return made.write(corpus, tmp_path / "out", overwrite=overwrite)
 
     return call
 
@@ -210,7 +210,7 @@ def test_texts_that_will_be_cut_are_counted(write, corpus):
     for words, cut in ((511, 0), (512, 1)):
         video.texts["transcript"] = ["the " * words]
         video.texts["summary"] = ["the " * (words - 448)]
-        counts = write(overwrite=True, binarize=False)["counts"]["train"]
+        counts = write(overwrite=True)["counts"]["train"]
         assert (counts["transcripts_cut"], counts["summaries_cut"]) == (cut, cut)
 
 
@@ -220,12 +220,12 @@ def test_texts_that_will_be_cut_are_counted(write, corpus):
         (
             "transcript",
             " \n",
-            r'^t:2: the transcript of v2 has no word: .*; --skip-empty .*, and one may read "tran',
+            r'^t:2: the transcript of v2 has no word: .*; write "transcript not available"',
         ),
         (
             "summary",
             "",
-            r"^d:2: the summary of v2 has no word: ''; --skip-empty leaves such videos out",
+            r"^d:2: the summary of v2 has no word: ''.",
         ),
         (
             "transcript",
@@ -243,7 +243,7 @@ def test_texts_that_cannot_be_taken_are_refused(write, corpus, tmp_path, side, t
 
 def test_empty_texts_are_left_out_when_asked_for(write, corpus, tmp_path):
     corpus.splits["train"][1].texts["summary"] = [" "]
-    report = write(skip_empty=True, binarize=False)
+    report = write(skip_empty=True)
     assert lines(tmp_path / "out" / "train.visual_ids") == ["v1", "v3"]
     assert report["exceptions"] == {"train videos left out, a text has no word": ["v2"]}
     corpus.splits["test"][0].texts["transcript"] = [""]

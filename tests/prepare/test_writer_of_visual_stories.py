@@ -29,13 +29,13 @@ def example():
     return Corpus(TABLE, "own", "as given", splits, ["data.jsonl"])
 
 
-def write(corpus, output, *, skip_empty=False, binarize=True, overwrite=False, **options):
+def write(corpus, output, *, skip_empty=False, overwrite=False, **options):
     if "dictionary" not in options:
         options = {"threshold": 1, **options}
     vocabularies = {"dict.txt": Vocabulary("stories", 10, **options)}
     settings = {"tokenizer": "split"}
     made = VisualStoryWriter(str.split, vocabularies, settings=settings, skip_empty=skip_empty)
-    return made.write(corpus, output, binarize=binarize, overwrite=overwrite)
+    return made.write(corpus, output, overwrite=overwrite)
 
 
 def lines(path):
@@ -138,7 +138,7 @@ def test_images_of_kept_stories_that_are_missing_are_listed_in_their_place(tmp_p
 def test_stories_with_an_empty_sentence_are_refused_or_left_out(tmp_path):
     corpus = example()
     corpus.splits["train"].append(story("6", "p q r s t", "a", "b", " ", "a", "b"))
-    with pytest.raises(UserError, match=r"data.jsonl:6: sentence 3 of story 6 has no word: ' '; -"):
+    with pytest.raises(UserError, match=r"data.jsonl:6: sentence 3 of story 6 has no word: ' '."):
         write(corpus, tmp_path / "out")
     report = write(corpus, tmp_path / "out", skip_empty=True)
     assert report["counts"]["train"]["stories"] == 4

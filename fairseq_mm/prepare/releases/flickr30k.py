@@ -1,9 +1,9 @@
 """Flickr30k (Young et al. 2014) in Karpathy's split, or by lists of images.
 
-Karpathy's dataset_flickr30k.json has the captions; the release has the same captions in the layout
-of Flickr8k (results_20130124.token) or as a table (results.csv, lines `name.jpg| 0| caption`). With
---split-ids the split is given by lists, such as m-RNN's or Kiros's, with a file name or its stem
-per line; the first argument is then the release's file of captions. Kaggle's captions.txt (lines
+Karpathy's dataset_flickr30k.json has the captions. With --split-ids the split is given by lists,
+such as m-RNN's or Kiros's, with a file name or its stem per line; the first argument is then the
+release's file of captions: in the layout of Flickr8k (results_20130124.token) or a table
+(results.csv, lines `name.jpg| 0| caption`). Kaggle's captions.txt (lines
 `image,caption`) has no split: its images are training images unless --valid-size and --test-size
 draw others.
 """
@@ -33,13 +33,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="Karpathy's dataset_flickr30k.json; with --split-ids the release's captions.",
     )
     parser.add_argument(
-        "--captions",
-        type=Path,
-        metavar="FILE",
-        help="The release's results_20130124.token or results.csv, for its captions (default: "
-        "the captions of the split).",
-    )
-    parser.add_argument(
         "--split-ids",
         nargs="+",
         default=[],
@@ -53,10 +46,7 @@ def read(args: argparse.Namespace) -> Corpus:
     if not lists and args.division.suffix == ".txt":
         return read_captions_csv(args.division, name="flickr30k")
     if not lists:
-        return read_flickr30k(args.division, args.captions)
-    # the first argument has the captions then, and a second file would be ignored
-    if args.captions is not None:
-        raise UserError("--captions: with --split-ids the captions are the first argument.")
+        return read_karpathy(args.division, name="flickr30k", published=FLICKR30K_IMAGES)
     return read_listed(args.division, lists)
 
 
@@ -66,7 +56,12 @@ def read_listed(captions_file: Path, lists: dict[str, Path]) -> Corpus:
     ``captions_file`` is ``results_20130124.token`` or ``results.csv``; ``lists`` maps a split to
     its file of image names, one per line, with or without ``.jpg``.
     """
-    captions, repaired = _read_captions(captions_file)
+    # Karpathy's file in the place of the release's is a likely mistake
+    if captions_file.suffix == ".json":
+        raise UserError(f"{captions_file}: must be results_20130124.token or results.csv.")
+    is_table = captions_file.suffix == ".csv"
+    read = read_results_csv if is_table else lambda path: (read_token_file(path), [])
+    captions, repaired = read(captions_file)
     files = [str(path) for path in (captions_file, *lists.values())]
     corpus = Corpus(TABLE, "flickr30k", "lists of images", {}, files)
     corpus.add_exception("line without its second bar", repaired)
@@ -79,36 +74,6 @@ def _file_name(line: str) -> str:
     # lists have the name with or without its ending, some with a folder
     name = line.rpartition("/")[2]
     return name if name.lower().endswith(".jpg") else f"{name}.jpg"
-
-
-def _read_captions(path: Path) -> tuple[dict[str, Example], list[str]]:
-    """Read the captions of a .token or .csv file, by image name.
-
-    Return also the names of images for which :func:`read_results_csv` has repaired a line.
-    """
-    # Karpathy's file in the place of the release's is a likely mistake
-    if path.suffix == ".json":
-        raise UserError(f"{path}: must be results_20130124.token or results.csv.")
-    return read_results_csv(path) if path.suffix == ".csv" else (read_token_file(path), [])
-
-
-def read_flickr30k(karpathy_file: Path, captions_file: Optional[Path] = None) -> Corpus:
-    """Read Flickr30k in Karpathy's division.
-
-    ``karpathy_file`` is ``dataset_flickr30k.json``. The captions are read from ``captions_file``,
-    the release's ``results_20130124.token`` or ``results.csv``; if it is None, from
-    ``karpathy_file``.
-    """
-    corpus = read_karpathy(karpathy_file, name="flickr30k", published=FLICKR30K_IMAGES)
-    if captions_file is None:
-        return corpus
-    captions, repaired = _read_captions(captions_file)
-    # only the division is Karpathy's: the captions come from the release
-    lists = {split: [str(image.id) for image in images] for split, images in corpus.splits.items()}
-    corpus.files.append(str(captions_file))
-    corpus.add_exception("line without its second bar", repaired)
-    select_splits(corpus, captions, lists)
-    return corpus
 
 
 def read_results_csv(path: Path) -> tuple[dict[str, Example], list[str]]:

@@ -4,8 +4,8 @@ A description is a file such as ``annotations_complete_eng/00/25.eng``, similar 
 unescaped ``&``), in ISO-8859-1; its sentences end with semicolons. Two lists of Guillaumin et al.
 divide the images into 17,665 training and 1,962 test images.
 
-The m-RNN paper (Mao et al. 2015, section 7.1) counts 1.7 sentence annotations per image. By
-default, each sentence is therefore a caption.
+The m-RNN paper (Mao et al. 2015, section 7.1) counts 1.7 sentence annotations per image.
+Each sentence is therefore a caption.
 """
 
 import argparse
@@ -19,7 +19,6 @@ from fairseq_mm.prepare.corpus import Corpus, Example
 from fairseq_mm.prepare.split_lists import read_id_list, select_splits, split_files
 
 IAPR_TC12_IMAGES = {"train": 17665, "test": 1962}
-CAPTION_UNITS = ("sentences", "description")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -31,17 +30,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="SPLIT=FILE",
         help="The division's lists, train=iaprtc12_train_list.txt test=iaprtc12_test_list.txt.",
     )
-    parser.add_argument(
-        "--captions",
-        choices=CAPTION_UNITS,
-        default=CAPTION_UNITS[0],
-        help="Whether each sentence of a description is a caption, or the whole description "
-        "(default: %(default)s).",
-    )
 
 
 def read(args: argparse.Namespace) -> Corpus:
-    return read_iapr_tc12(args.annotations, split_files(args.split_ids), captions=args.captions)
+    return read_iapr_tc12(args.annotations, split_files(args.split_ids))
 
 
 def read_description(path: Path) -> tuple[str, str]:
@@ -65,17 +57,13 @@ def _image_name(name: str) -> str:
     return re.sub(r"(?i)\.(?:jpg|eng)$", "", stem) + ".jpg"
 
 
-def read_iapr_tc12(
-    annotations: Path, lists: dict[str, Path], *, captions: str = "sentences"
-) -> Corpus:
+def read_iapr_tc12(annotations: Path, lists: dict[str, Path]) -> Corpus:
     """Read IAPR TC-12 from the annotation files in a folder, at any depth.
 
     Args:
         annotations: Folder of the annotation files.
         lists: Dict from split to a file with one image per line (``00/25``, with or without
             ``.jpg``).
-        captions: ``sentences`` if each sentence of a description is a caption, ``description`` if
-            the whole description is one caption.
     """
     paths = sorted(annotations.rglob("*.eng"))
     if not paths:
@@ -88,8 +76,6 @@ def read_iapr_tc12(
             raise UserError(f"{path}: image {key} was given before, at {items[key].where}.")
         # the last sentence ends with a semicolon too, after which nothing follows
         sentences = [part.strip() for part in description.split(";") if part.strip()]
-        if captions == "description" and sentences:
-            sentences = ["; ".join(sentences)]
         # an image without captions is no example; select_splits reports it if it is in a list
         if sentences:
             items[key] = captioned_image(key, sentences, str(path))

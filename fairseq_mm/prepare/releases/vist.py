@@ -10,7 +10,7 @@ FOLDER has {train,val,test}.TIER.json. The file of a split may be missing; witho
 --dictionary is required. A story is five annotations with one story_id, in the order of
 worker_arranged_photo_order, which may differ from their order in the file. The release's text is
 tokenized: it is lower-cased and split at white space, so that placeholders such as [male] stay one
-word. --text original_text --tokenizer words uses the text as it was written.
+word.
 
 The id of an image is its Flickr number, such as 4996714644. Features come from
 
@@ -45,7 +45,6 @@ STORIES, IN_SEQUENCE, IN_ISOLATION = (
     "description-in-isolation",
 )
 TIERS = (STORIES, IN_SEQUENCE, IN_ISOLATION)
-TEXT_FIELDS = ("text", "original_text")
 
 _RELEASE_SPLITS = {"train": "train", "valid": "val", "test": "test"}
 _ORDER_FIELDS = ("worker_arranged_photo_order", "photo_order_in_story")
@@ -58,21 +57,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--tier", choices=TIERS, default=STORIES, help="Tier to read (default: %(default)s)."
     )
-    parser.add_argument(
-        "--text",
-        choices=TEXT_FIELDS,
-        default=TEXT_FIELDS[0],
-        help="Field of the text (default: %(default)s).",
-    )
 
 
 def read(args: argparse.Namespace) -> Corpus:
     if args.tier == IN_ISOLATION:
-        return read_vist_descriptions(args.release, text_field=args.text)
-    return read_vist_stories(args.release, tier=args.tier, text_field=args.text)
+        return read_vist_descriptions(args.release)
+    return read_vist_stories(args.release, tier=args.tier)
 
 
-def read_vist_stories(folder: Path, *, tier: str = STORIES, text_field: str = "text") -> Corpus:
+def read_vist_stories(folder: Path, *, tier: str = STORIES) -> Corpus:
     """Read the visual stories of a tier, in the order of their first annotations in the file.
 
     Stories without five sentences at five different positions, or with two albums, are left out and
@@ -81,10 +74,9 @@ def read_vist_stories(folder: Path, *, tier: str = STORIES, text_field: str = "t
     Args:
         folder: Folder of ``{train,val,test}.<tier>.json``; the file of a split may be missing.
         tier: ``story-in-sequence`` or ``description-in-sequence``.
-        text_field: Field of the text, ``text`` (tokenized) or ``original_text``.
     """
     published = VIST_STORIES if tier == STORIES else {}
-    options: dict[str, object] = {"tier": tier, "text": text_field}
+    options: dict[str, object] = {"tier": tier}
     corpus = Corpus(
         visual_stories.TABLE, "vist", "official", {}, [], options=options, published=published
     )
@@ -105,7 +97,7 @@ def read_vist_stories(folder: Path, *, tier: str = STORIES, text_field: str = "t
                 read_field(annotation, order, where, int),
                 _read_id(annotation, "album_id", where),
                 check_id(_read_id(annotation, "photo_flickr_id", where), where),
-                read_field(annotation, text_field, where),
+                read_field(annotation, "text", where),
             )
             parts.setdefault(key, []).append(part)
         stories = []
@@ -124,21 +116,20 @@ def read_vist_stories(folder: Path, *, tier: str = STORIES, text_field: str = "t
     return corpus
 
 
-def read_vist_descriptions(folder: Path, *, text_field: str = "text") -> Corpus:
+def read_vist_descriptions(folder: Path) -> Corpus:
     """Read VIST's images with their descriptions in isolation as captions.
 
     ``folder`` has ``{train,val,test}.description-in-isolation.json``; the file of a split may be
-    missing. ``text_field`` is ``text`` (tokenized) or ``original_text``.
+    missing.
     """
-    name = f"vist, {IN_ISOLATION}, {text_field}"
-    corpus = Corpus(captions.TABLE, name, "official", {}, [])
+    corpus = Corpus(captions.TABLE, f"vist, {IN_ISOLATION}", "official", {}, [])
     for split, path in _files(folder, IN_ISOLATION).items():
         corpus.files.append(str(path))
         images: dict[str, Example] = {}
         for where, annotation in _annotations(read_json(path), path):
             key = check_id(_read_id(annotation, "photo_flickr_id", where), where)
             image = images.setdefault(key, captioned_image(key, [], where))
-            image.texts["captions"].append(read_field(annotation, text_field, where))
+            image.texts["captions"].append(read_field(annotation, "text", where))
         corpus.splits[split] = list(images.values())
     return corpus
 

@@ -32,39 +32,27 @@ THRESHOLD = 10
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("release", metavar="RELEASE", type=Path, help="The folder writingPrompts.")
-    parser.add_argument(
-        "--drop-unpaired",
-        action="store_true",
-        help="Leave out, and count, the last lines of the longer of a split's two files where "
-        "their numbers of lines differ, instead of refusing them.",
-    )
 
 
 def read(args: argparse.Namespace) -> Corpus:
-    return read_writingprompts(args.release, drop_unpaired=args.drop_unpaired)
+    return read_writingprompts(args.release)
 
 
-def read_writingprompts(folder: Path, *, drop_unpaired: bool = False) -> Corpus:
-    """Read WritingPrompts from the folder of the release's files; a split may be missing.
-
-    If the two files of a split have different numbers of lines, the last lines of the longer file
-    are left out with ``drop_unpaired``; otherwise UserError is raised.
-    """
+def read_writingprompts(folder: Path) -> Corpus:
+    """Read WritingPrompts from the folder of the release's files; a split may be missing."""
     splits: dict[str, Examples] = {}
-    counts: dict[str, dict[str, int]] = {}
     files: list[str] = []
     for split in SPLITS:
         source, target = folder / f"{split}.wp_source", folder / f"{split}.wp_target"
         if not source.exists() and not target.exists():
             continue
         lengths = count_lines(source), count_lines(target)
-        if lengths[0] != lengths[1] and not drop_unpaired:
+        if lengths[0] != lengths[1]:
             raise UserError(
                 f"{source} has {lengths[0]:,} lines and {target} {lengths[1]:,}, where a line of "
-                "each makes a pair; --drop-unpaired leaves out the last lines of the longer one."
+                "each makes a pair."
             )
-        splits[split] = _pairs(source, target, min(lengths))
-        counts[split] = {"unpaired_lines": max(lengths) - min(lengths)}
+        splits[split] = _pairs(source, target, lengths[0])
         files += [str(source), str(target)]
     if not files:
         raise UserError(
@@ -72,9 +60,7 @@ def read_writingprompts(folder: Path, *, drop_unpaired: bool = False) -> Corpus:
         )
 
     published = WRITING_PROMPTS_PAIRS
-    corpus = Corpus(
-        TABLE, "writingprompts", "official", splits, files, counts=counts, published=published
-    )
+    corpus = Corpus(TABLE, "writingprompts", "official", splits, files, published=published)
     # a part of the training pairs has a smaller vocabulary, which is no mistake
     if len(splits.get("train", ())) == WRITING_PROMPTS_PAIRS["train"]:
         corpus.vocabulary_deviations = vocabulary_deviations
@@ -83,7 +69,6 @@ def read_writingprompts(folder: Path, *, drop_unpaired: bool = False) -> Corpus:
 
 def _pairs(source: Path, target: Path, length: int) -> Streamed:
     def read() -> Iterator[Example]:
-        # the rest of a longer file has been counted, and allowed by --drop-unpaired
         for (number, prompt), (_, story) in zip(read_lines(source), read_lines(target)):
             texts = {"prompt": [prompt], "story": [story]}
             yield Example(texts, f"{source}:{number}", places={"story": f"{target}:{number}"})
