@@ -377,7 +377,7 @@ def reward_training(setting: Setting) -> Iterator[Row]:
 @contextlib.contextmanager
 def _timed_rewards(clock: Callable[[], float], waits: list[float]) -> Iterator[None]:
     """Append the seconds of every wait for rewards to ``waits`` in a ``with`` block."""
-    from fairseq_mm.metrics.reward_workers import RewardWorkers
+    from fairseq_mm.metrics.rewards import RewardWorkers
 
     own = RewardWorkers.collect
 

@@ -224,7 +224,7 @@ class _NearestCaption:
     def __init__(self, folder: str) -> None:
         from fairseq_mm.data.input_files import check_line_counts
         from fairseq_mm.data.split_files import read_visual_ids
-        from fairseq_mm.metrics.nearest_caption import NearestCaption
+        from fairseq_mm.metrics.cider import NearestCaption
 
         text_path = os.path.join(folder, "text", "train.txt")
         ids_path = os.path.join(folder, "train.visual_ids")

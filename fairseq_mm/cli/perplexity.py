@@ -128,7 +128,7 @@ def run(args: argparse.Namespace) -> None:
     arguments.check_writable("--json", args.json)
     register_quietly()
     from fairseq_mm.inference.checkpoint import Checkpoint
-    from fairseq_mm.metrics.temperature import GRID
+    from fairseq_mm.metrics.perplexity import GRID
     from fairseq_mm.retrieval.word_likelihood import TemperatureSums
 
     checkpoints = Checkpoint.open_all(args.checkpoint, data=args.data)
@@ -316,7 +316,7 @@ def _perplexities(
 def _find_temperatures(sums: "TemperatureSums", tokens: int) -> dict[str, Any]:
     import numpy as np
 
-    from fairseq_mm.metrics.temperature import GRID, best_temperature
+    from fairseq_mm.metrics.perplexity import GRID, best_temperature
 
     kinds = {"softmax": (sums.sums, tokens)}
     if sums.top_k is not None and sums.top_words:

@@ -97,7 +97,9 @@ from fairseq_mm.cli.score_metrics import (
     split_metrics,
 )
 from fairseq_mm.data.elapsed_time import elapsed_time
+from fairseq_mm.data.input_files import read_lines
 from fairseq_mm.data.output_file import write_file
+from fairseq_mm.data.split_text import read_story_words, story_text_path
 from fairseq_mm.errors import UserError
 from fairseq_mm.generation.defaults import SEED
 from fairseq_mm.metrics.coco_results import coco_results
@@ -147,7 +149,7 @@ _ARGUMENTS: Rows = {
     "--first-words": (
         "Number of words of each text that first_distinct reads; shorter texts are left out "
         f"(default: {FIRST_WORDS}).",
-        NUMBER,
+        {"type": arguments.positive, "metavar": "N"},
     ),
 }
 _REFERENCES: Rows = {
@@ -205,8 +207,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("comparison and intervals")
     arguments.add_rows(group, _RESAMPLING)
     arguments.add(group, "seed", seed={"default": SEED})
-    score_models.add_model_arguments(parser)
-    score_gain.add_gain_arguments(parser)
+    group = parser.add_argument_group(
+        "metrics with models", "Models for --metrics clipscore, refclipscore and bertscore."
+    )
+    arguments.add_rows(group, score_models.ARGUMENTS)
+    arguments.add(group, "device")
+    group = parser.add_argument_group(
+        "gain from the video",
+        "Files that this command wrote with --per-item, or ROUGE-1, -2 and -L as three figures in "
+        "percent.",
+    )
+    arguments.add_rows(group, score_gain.OPTIONS)
     group = parser.add_argument_group("output")
     arguments.add(group, "json")
     arguments.add_rows(group, _OUTPUT)
@@ -217,13 +228,20 @@ def run(args: argparse.Namespace) -> None:
         args.split = score_inputs.find_split(args.hypotheses or args.reference_scores, args.data)
     metrics = [] if args.system is not None else select_metrics(args)
     has_gain = score_gain.check_gain_options(args, metrics)
-    score_models.check_model_options(args, metrics)
+    for option, readers in score_models.READ_BY.items():
+        chosen = [name for name in readers if name in metrics]
+        if getattr(args, option) is not None and not chosen:
+            raise UserError(f"{flag(option)}: needs --metrics {' or '.join(readers)}.")
+        if option in score_models.NEEDED and chosen and getattr(args, option) is None:
+            raise UserError(f"--metrics {chosen[0]}: needs {flag(option)}.")
     if args.system is not None:
         score_gain.run_gain(args)
         return
     gain_samples = args.bootstrap  # before the default of the other intervals is filled in
     _check(args)
-    if _is_submission_alone(args):
+    others = ("data", "references", "metrics", "json", "per_item", "card", "compare", "bootstrap")
+    has_others = any(getattr(args, name) for name in (*others, "reference_scores"))
+    if args.submission and args.preset in ("coco", "m_rnn") and not has_others:
         texts = score_inputs.read_alone(args.hypotheses)
         write_file(args.submission, _coco_submission(texts))
         count = counted(len(texts.texts), "caption")
@@ -241,7 +259,9 @@ def run(args: argparse.Namespace) -> None:
     ]
     score_output.print_result(result)
     if has_gain:
-        scores = score_gain.get_scores_of_rows(args.hypotheses, ids, rows)
+        columns = {row.name: row.per_item for row in rows}
+        by_item = dict(zip(ids, zip(*(columns[name] for name in score_gain.METRICS))))
+        scores = score_gain.SystemScores.average("system", args.hypotheses, by_item)
         result["gain"] = score_gain.compute_gain(scores, args, samples=gain_samples)
         print()
         score_gain.print_gain(result["gain"])
@@ -256,14 +276,6 @@ def run(args: argparse.Namespace) -> None:
     # after the files are written, whose notes say which input each figure lacks
     if all(row.value is None for row in rows):
         raise UserError(f"no figure could be computed; {rows[0].name}: {rows[0].note}")
-
-
-def _select_rows(rows: list[Row], metrics: Optional[str]) -> list[Row]:
-    """Return the scores that the option ``--metrics`` names; all scores if it is None."""
-    if metrics is None:
-        return rows
-    _, figures = split_metrics(metrics, NAMES)
-    return [row for row in rows if row.name in figures]
 
 
 def _check(args: argparse.Namespace) -> None:
@@ -330,7 +342,11 @@ def _score(
         raise UserError(f"{args.hypotheses} and {args.compare}: have no {what} in common.")
     if args.submission:
         # before the metrics, which may take minutes or fail: the file does not need scores
-        _write_submission(args, systems[0])
+        if args.preset == "vist":
+            content = visual.make_submission(args.data, args.split, systems[0].texts)
+        else:
+            content = _coco_submission(systems[0])
+        write_file(args.submission, content)
     tokenizer = args.tokenizer or PRESETS[args.preset].tokenizer
     split_words = load_tokenizer(tokenizer)
 
@@ -340,6 +356,8 @@ def _score(
 
     shared = _read_shared(args, metrics, ids, split_words)
     texts = [[system.texts[key] for key in ids] for system in systems]
+    # a constant text has no file whose head could tell
+    unk = [None if x.hypotheses.layout == "constant" else allows_unk(x.path) for x in systems]
     with elapsed_time("tokenize"):
         tokens = [list(map(tokenize, system_texts)) for system_texts in texts]
     runs: list[Any] = [None] * len(systems)
@@ -357,56 +375,39 @@ def _score(
                     hypotheses=tokens[i],
                     references=reference_tokens,
                     tokenization=tokenizer,
-                    meteor_task=args.meteor_task,
                     texts=list(map(visual.without_separators, texts[i])),
                     reference_texts=reference_texts,
-                    references_of=None if args.references_of == "item" else args.references_of,
                     sentences=visual.split_stories(texts[i], split_words)
                     if "sentences" in metrics
                     else None,
                     copied_runs=runs[i],
-                    allows_unk=_allows_unk(system),
+                    allows_unk=unk[i],
                     **shared,
                 ),
                 metrics,
                 models,
                 show,
             )
-            for i, system in enumerate(systems)
+            for i in range(len(systems))
         ]
-    scored = [_select_rows(rows, args.metrics) for rows in scored]
+    if args.metrics is not None:
+        _, figures = split_metrics(args.metrics, NAMES)
+        scored = [[row for row in rows if row.name in figures] for rows in scored]
     for row in scored[0]:
         row.expected = len(all_ids)
     result["texts"] = [system.describe() for system in systems]
     if args.preset == "vist" and references is not None:
-        result["visual_stories"] = visual.describe_split(
-            references, ids, args.data, args.hypotheses
-        )
+        counts = visual.describe_split(references, ids, args.data, args.hypotheses)
+        result["visual_stories"] = counts
     if len(systems) == 2:
         result["comparison"] = score_output.compare(*scored, samples=args.bootstrap, seed=args.seed)
     if args.per_item:
-        entries = score_output.item_entries(ids, texts[0], scored[0])
-        for i, entry in enumerate(entries):
-            if references is not None:
-                entry["references"] = reference_texts[i]
-            if runs[0] is not None:
-                entry.update(length=len(tokens[0][i]), **runs[0][i].to_dict())
-        write_file(args.per_item, score_output.sorted_lines(entries))
+        fields = [{"references": item_texts} for item_texts in reference_texts] or [{} for _ in ids]
+        if runs[0] is not None:
+            for i, (words, run) in enumerate(zip(tokens[0], runs[0])):
+                fields[i].update(length=len(words), **run.to_dict())
+        score_output.write_items(args.per_item, ids, texts[0], scored[0], fields)
     return scored[0], ids
-
-
-def _allows_unk(system: score_inputs.JoinedTexts) -> Optional[bool]:
-    # a constant text has no file whose head could tell
-    return None if system.hypotheses.layout == "constant" else allows_unk(system.path)
-
-
-def _write_submission(args: argparse.Namespace, system: score_inputs.JoinedTexts) -> None:
-    text = (
-        visual.make_submission(args.data, args.split, system.texts)
-        if args.preset == "vist"
-        else _coco_submission(system)
-    )
-    write_file(args.submission, text)
 
 
 def _score_by_metrics(
@@ -436,16 +437,22 @@ def _read_shared(
 
     Only arguments that the metrics need are read, for the items with the ids ``ids``.
     """
-    shared: dict[str, Any] = {}
+    shared: dict[str, Any] = {"meteor_task": args.meteor_task}
+    if args.references_of != "item":
+        shared["references_of"] = args.references_of
     if args.first_words is not None:
         shared["first_words"] = args.first_words
     training = _training_path(args)
     if "novelty" in metrics and training is not None:
-        texts = map(visual.without_separators, score_inputs.read_training_texts(training))
-        shared["training_texts"] = list(map(split_words, texts))
-    if "sentences" in metrics:
-        written = visual.read_written_sentences(args.data, args.split, split_words)
-        shared["written_sentences"] = written
+        lines = [line for _, line in read_lines(training) if line.strip()]
+        if not lines:
+            raise UserError(f"{training}: must have training texts, but is empty.")
+        shared["training_texts"] = [split_words(visual.without_separators(line)) for line in lines]
+    has_stories = args.data is not None and story_text_path(args.data, args.split).is_file()
+    if "sentences" in metrics and has_stories:
+        # stories that people wrote, whose scores are shown for comparison
+        written = [" ".join(words) for words in read_story_words(args.data, args.split)]
+        shared["written_sentences"] = visual.split_stories(written, split_words)
     if "novel_ngrams" in metrics:
         shared["sources"] = score_inputs.read_sources(args.data, args.split, ids, split_words)
     return shared
@@ -477,13 +484,6 @@ def _read_systems(
         # first: --compare is the other system, whose figures are subtracted
         systems.insert(0, constant_texts(args.constant, args.data, args.split, references))
     return references, systems
-
-
-def _is_submission_alone(args: argparse.Namespace) -> bool:
-    """Return True if the command only writes the file for COCO's server, without any scores."""
-    others = ("data", "references", "metrics", "json", "per_item", "card", "compare", "bootstrap")
-    has_others = any(getattr(args, name) for name in (*others, "reference_scores"))
-    return bool(args.submission) and args.preset in ("coco", "m_rnn") and not has_others
 
 
 def _coco_submission(system: score_inputs.JoinedTexts) -> str:

@@ -178,17 +178,17 @@ def _decoders(output: GeneratedOutput, folder_text: "SplitText") -> list[Decode]
         for number in output.hypotheses.keys() & output.detokenised.keys()
         if number < len(folder_text)
     ]
-
-    def agrees(decode: Decode) -> bool:
+    known: list[Decode] = [lambda tokens, line: tokens, folder_text.decode]
+    decoders = []
+    for decode in known:
         equal = sum(
             extract_letters(decode(output.hypotheses[number][0][1], number))
             == extract_letters(output.detokenised[number][0][1])
             for number in numbers
         )
-        return 2 * equal >= len(numbers)
-
-    decoders: list[Decode] = [lambda tokens, line: tokens, folder_text.decode]
-    return [decode for decode in decoders if agrees(decode)]
+        if 2 * equal >= len(numbers):
+            decoders.append(decode)
+    return decoders
 
 
 def _is_beginning(text: str, line: str) -> bool:

@@ -1,33 +1,37 @@
 """Computes which share of a system's gain over a baseline comes from the video.
 
 ``fairseq-mm score --text-only --baseline`` reports this share: the mean over ROUGE-1, -2 and -L of
-(system - text-only) / (system - baseline). Yu et al. 2021 report 83.6 %.
+(system - text-only) / (system - baseline), where text-only is the system's text model without the
+video. Yu et al. 2021 (section 5.1) report 83.6 %.
 """
 
 import argparse
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Optional
 
 import numpy as np
 
 from fairseq_mm.cli import arguments, score_output
-from fairseq_mm.cli.arguments import flag
+from fairseq_mm.cli.arguments import Rows, flag
 from fairseq_mm.data.input_files import parse_json, read_lines
 from fairseq_mm.data.output_file import write_file
 from fairseq_mm.errors import UserError
-from fairseq_mm.metrics.score_rows import Row
-from fairseq_mm.metrics.video_gain import VideoGain, share_interval, video_gain
+from fairseq_mm.metrics.bootstrap import interval, resampled
 
 SAMPLES = 1000
 METRICS = ("rouge1", "rouge2", "rouge_l")
-OPTIONS = {
-    "system": "Scores of the system, in place of HYPOTHESES.",
-    "text-only": "Scores of the system's backbone, trained without the video.",
-    "baseline": "Scores of the system that HYPOTHESES or --system is compared with.",
+_FILE = {"metavar": "FILE|R1,R2,RL"}
+OPTIONS: Rows = {
+    "--system": ("Scores of the system, in place of HYPOTHESES.", _FILE),
+    "--text-only": ("Scores of the system's backbone, trained without the video.", _FILE),
+    "--baseline": (
+        "Scores of the system that HYPOTHESES or --system is compared with.",
+        _FILE,
+    ),
 }
 # options about texts, of which --system has none
 _NOT_WITH_SYSTEM = (
@@ -42,19 +46,79 @@ _NOT_WITH_SYSTEM = (
     "first_words",
     "tokenizer",
 )
-_MADE_BY = "what fairseq-mm score --preset how2 writes with --json or --per-item"
+_MADE_BY = "what fairseq-mm score --preset how2 writes with --per-item"
 
 Figures = tuple[float, ...]
 
 
-def add_gain_arguments(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group(
-        "gain from the video",
-        "Files that this command wrote with --json or --per-item, or ROUGE-1, -2 and -L as three "
-        "figures in percent.",
-    )
-    for name, text in OPTIONS.items():
-        group.add_argument(f"--{name}", metavar="FILE|R1,R2,RL", help=text)
+@dataclass(frozen=True)
+class VideoGain:
+    """Gains of a multimodal system in each metric, and the video's share of each gain.
+
+    Args:
+        gains: Score of the system minus score of the baseline.
+        video_gains: Score of the system minus score of its text model without the video.
+        shares: ``video_gains`` over ``gains``; None for a metric in which the system is not better
+            than the baseline.
+        share: Mean of ``shares``; None if a share is None.
+    """
+
+    gains: tuple[float, ...]
+    video_gains: tuple[float, ...]
+    shares: tuple[Optional[float], ...]
+    share: Optional[float]
+
+
+def video_gain(
+    system: Sequence[float], text_only: Sequence[float], baseline: Sequence[float]
+) -> VideoGain:
+    """Compute the video's share of a system's gain over a baseline (Yu et al. 2021, section 5.1).
+
+    A share below 0 means that the video does harm. A share above 1 means that the system's text
+    model is worse than the baseline.
+
+    Args:
+        system: Scores of the multimodal system, one per metric; higher is better.
+        text_only: Scores of the system's text model, trained in the same way without the video.
+        baseline: Scores of the baseline.
+    """
+    gains = tuple(float(a - c) for a, c in zip(system, baseline))
+    video_gains = tuple(float(a - b) for a, b in zip(system, text_only))
+    # without a gain there is nothing to share: the ratio would have the wrong sign
+    shares = tuple(video / gain if gain > 0 else None for video, gain in zip(video_gains, gains))
+    known = [share for share in shares if share is not None]
+    # a mean over the other metrics could not be compared with the paper's over all three
+    mean = sum(known) / len(known) if len(known) == len(shares) else None
+    return VideoGain(gains, video_gains, shares, mean)
+
+
+def share_interval(
+    system: np.ndarray, text_only: np.ndarray, baseline: np.ndarray, *, samples: int, seed: int
+) -> Optional[tuple[float, float]]:
+    """Compute the 95 % bootstrap interval of the video's share, see :func:`video_gain`.
+
+    The result is None if the share is not defined, because the system is not better than the
+    baseline in one of the sampled corpora.
+
+    Args:
+        system: ``[items, metrics]`` scores of the system for each summary.
+        text_only: ``[items, metrics]`` scores of the system's text model.
+        baseline: ``[items, metrics]`` scores of the baseline, or ``[metrics]`` if only its corpus
+            scores are known, which then count as exact.
+        samples: Number of sampled corpora; each has the same summaries for all systems.
+        seed: Seed of the random numbers.
+    """
+    num_items, measures = system.shape
+    # side by side, so that one resampling selects the same items for all three
+    columns = [system, text_only, np.broadcast_to(baseline, system.shape)]
+
+    def statistic(sums: np.ndarray) -> float:
+        means = sums.reshape(3, measures) / num_items
+        share = video_gain(*means.tolist()).share
+        return float("nan") if share is None else share
+
+    figures = resampled(np.concatenate(columns, axis=1), statistic, samples=samples, seed=seed)
+    return None if np.isnan(figures).any() else interval(figures)
 
 
 @dataclass(frozen=True)
@@ -65,18 +129,19 @@ class SystemScores:
         name: Role of the system: ``system``, ``text-only`` or ``baseline``.
         source: Path of the file with the scores, or the three scores as on the command line.
         figures: Scores between 0 and 1, one for each of :data:`METRICS`.
-        signatures: Strings that say how each score was computed, without versions of packages; None
-            if unknown.
         by_item: Dict from item id to the scores of the item; None if unknown.
-        num_items: Number of items over which the scores are averaged; None if unknown.
     """
 
     name: str
     source: str
     figures: Figures
-    signatures: Optional[tuple[str, ...]] = None
     by_item: Optional[dict[str, Figures]] = None
-    num_items: Optional[int] = None
+
+    @classmethod
+    def average(cls, name: str, source: str, by_item: dict[str, Figures]) -> "SystemScores":
+        """Average the scores over items."""
+        means = tuple(sum(column) / len(column) for column in zip(*by_item.values()))
+        return cls(name, source, means, by_item)
 
 
 def check_gain_options(args: argparse.Namespace, metrics: Sequence[str]) -> bool:
@@ -89,13 +154,13 @@ def check_gain_options(args: argparse.Namespace, metrics: Sequence[str]) -> bool
     Returns:
         True if such an option is given, so that the gain must be computed.
     """
-    options = [name for name in OPTIONS if getattr(args, name.replace("-", "_")) is not None]
+    options = [name for name in OPTIONS if getattr(args, name[2:].replace("-", "_")) is not None]
     if not options:
         return False
-    for name in ("text-only", "baseline"):
+    for name in ("--text-only", "--baseline"):
         if name not in options:
-            raise UserError(f"--{options[0]}: needs --{name}.")
-    if "system" in options:
+            raise UserError(f"{options[0]}: needs {name}.")
+    if "--system" in options:
         check_absent(args, _NOT_WITH_SYSTEM, "--system")
     elif args.hypotheses is None:
         raise UserError("--text-only: needs HYPOTHESES or --system.")
@@ -124,19 +189,6 @@ def run_gain(args: argparse.Namespace) -> None:
     print_gain(result)
     if args.json:
         write_file(args.json, json.dumps(result, indent=2, ensure_ascii=False) + "\n")
-
-
-def get_scores_of_rows(path: str, ids: Sequence[str], rows: Sequence[Row]) -> SystemScores:
-    """Return the ROUGE scores of HYPOTHESES, which this command has just computed.
-
-    Args:
-        path: Path of HYPOTHESES.
-        ids: Ids of the scored items.
-        rows: Scores that the command has computed, with the scores of single items.
-    """
-    columns = {row.name: row.per_item for row in rows}
-    by_item = dict(zip(ids, zip(*(columns[name] for name in METRICS))))
-    return SystemScores("system", path, _mean(by_item), by_item=by_item, num_items=len(ids))
 
 
 def compute_gain(
@@ -182,12 +234,12 @@ def _read_system(name: str, value: str) -> SystemScores:
     """Read the ROUGE-1, -2 and -L of a system from a file, or from three numbers with commas.
 
     Three numbers are percent or, if no number is above 1, fractions. ``name`` is a key of
-    :data:`OPTIONS`, ``value`` the option's value.
+    :data:`OPTIONS` without its dashes, ``value`` the option's value.
     """
     try:
         typed = [float(part) for part in value.split(",")]
     except ValueError:
-        return _read_file(name, value)
+        return SystemScores.average(name, value, _read_file(name, value))
     if len(typed) != len(METRICS) or not all(0 <= figure <= 100 for figure in typed):
         raise UserError(
             f"--{name}: must have {len(METRICS)} figures of 0 to 100, {', '.join(METRICS)}, but is "
@@ -198,78 +250,37 @@ def _read_system(name: str, value: str) -> SystemScores:
     return SystemScores(name, value, tuple(figure / scale for figure in typed))
 
 
-def _read_file(name: str, path: str) -> SystemScores:
+def _read_file(name: str, path: str) -> dict[str, Figures]:
+    """Read the scores of each item from a file that ``--per-item`` wrote."""
     if not Path(path).is_file():
         raise UserError(
             f"--{name} {path}: must be three figures (68.0,51.4,63.3) or a file, but is neither."
         )
-    lines = [(number, line) for number, line in read_lines(Path(path)) if line.strip()]
-    if not lines:
-        raise UserError(f"--{name} {path}: must have scores, but is empty.")
-    # --json writes one indented object, --per-item one object a line: only one parses as a whole
-    try:
-        content = parse_json("\n".join(line for _, line in lines))
-    except ValueError:
-        content = None
-    if isinstance(content, dict) and isinstance(content.get("scores"), list):
-        return _read_result(name, path, content["scores"])
     by_item: dict[str, Figures] = {}
-    for number, line in lines:
+    for number, line in read_lines(path):
+        if not line.strip():
+            continue
         where = f"--{name} {path}:{number}"
         try:
             entry = parse_json(line)
-            key = str(entry["id"])
+            key, figures = str(entry["id"]), tuple(float(entry[metric]) for metric in METRICS)
         except (ValueError, TypeError, KeyError):
             raise UserError(f"{where}: must be {_MADE_BY}, but is not.") from None
-        if key in by_item:  # as in two joined files: the share would depend on their order
-            raise UserError(f"{where}: item {key!r} has stood before.")
-        by_item[key] = _get_figures(entry, where)
-    return SystemScores(name, path, _mean(by_item), by_item=by_item, num_items=len(by_item))
-
-
-def _get_figures(values: Mapping[str, Any], where: str) -> Figures:
-    # JSON of Python may hold NaN, which would make every mean NaN
-    def is_figure(value: object) -> bool:
-        return isinstance(value, (int, float)) and math.isfinite(value)
-
-    missing = [name for name in METRICS if not is_figure(values.get(name))]
-    if missing:
-        raise UserError(f"{where}: has no figure {', '.join(missing)}; it must be {_MADE_BY}.")
-    return tuple(float(values[name]) for name in METRICS)
-
-
-def _read_result(name: str, path: str, scores: Sequence[Any]) -> SystemScores:
-    rows = {row["metric"]: row for row in scores if isinstance(row, dict) and "metric" in row}
-    figures = _get_figures({name: row.get("value") for name, row in rows.items()}, path)
-    # other versions and resampling leave figures comparable; other tokens or beta do not
-    signatures = tuple(
-        "|".join(
-            part
-            for part in str(rows[name].get("signature", "")).split("|")
-            if part.split(":")[0] not in ("version", "bootstrap", "seed")
-        )
-        for name in METRICS
-    )
-    return SystemScores(name, path, figures, signatures, num_items=rows[METRICS[0]].get("scored"))
-
-
-def _mean(by_item: Mapping[str, Figures]) -> Figures:
-    return tuple(sum(column) / len(column) for column in zip(*by_item.values()))
+        # NaN, which JSON of Python may hold, would make every mean NaN; of two joined files, the
+        # share would depend on their order
+        if key in by_item or not all(map(math.isfinite, figures)):
+            raise UserError(f"{where}: item {key!r} comes twice, or its scores are not finite.")
+        by_item[key] = figures
+    if not by_item:
+        raise UserError(f"--{name} {path}: must have scores, but is empty.")
+    return by_item
 
 
 def _restrict_to_common_items(systems: list[SystemScores]) -> list[SystemScores]:
     """Average the scores of each system over the items that all systems have.
 
-    Systems without scores of single items are returned unchanged. Raise UserError if there are no
-    common items, or the scores were computed in different ways.
+    Systems without scores of single items are returned unchanged.
     """
-    signed = [system for system in systems if system.signatures is not None]
-    for system in signed[1:]:
-        if system.signatures != signed[0].signatures:
-            raise UserError(
-                f"{signed[0].source} and {system.source}: were scored in different ways: "
-                f"{(signed[0].signatures or ('',))[0]} and {(system.signatures or ('',))[0]}."
-            )
     # a share over different items would compare the systems on different videos
     tables = [system.by_item for system in systems if system.by_item is not None]
     if not tables:
@@ -282,7 +293,7 @@ def _restrict_to_common_items(systems: list[SystemScores]) -> list[SystemScores]
     for system in systems:
         if system.by_item is not None:
             by_item = {key: system.by_item[key] for key in common}
-            system = replace(system, figures=_mean(by_item), by_item=by_item, num_items=len(common))
+            system = SystemScores.average(system.name, system.source, by_item)
         restricted.append(system)
     return restricted
 
@@ -302,12 +313,6 @@ def _make_result(systems: Sequence[SystemScores], gain: VideoGain) -> dict[str, 
     sizes = [len(system.by_item) for system in systems if system.by_item is not None]
     if sizes:
         result["items"] = sizes[0]  # all are equal after the restriction to common items
-    counts = sorted({system.num_items for system in systems if system.num_items is not None})
-    if len(counts) > 1:
-        result["note"] = (
-            "The systems' figures are over different numbers of items: "
-            f"{', '.join(f'{count:,}' for count in counts)}."
-        )
     return result
 
 
@@ -345,8 +350,6 @@ def print_gain(result: Mapping[str, Any]) -> None:
     print(f"\n{result['message']}")
     if "items" in result:
         print(f"Items that all files have: {result['items']:,}.")
-    if "note" in result:
-        print(result["note"])
     if "bootstrap" not in result:
         return
     bounds, settings = result["interval"], result["bootstrap"]

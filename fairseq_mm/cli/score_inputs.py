@@ -46,15 +46,6 @@ class References:
     aliases: dict[str, str] = field(default_factory=dict)
     oov_words: dict[str, list[str]] = field(default_factory=dict)
 
-    def find_id(self, key: str) -> Optional[str]:
-        """Return the id of the item that ``key`` names: an id, a path or an alias; else None."""
-        # fairseq-mm caption writes paths; a data folder's ids are often names of files
-        name = PurePosixPath(key).name
-        for known in (key, name):
-            if known in self.texts:
-                return known
-        return self.aliases.get(key) or self.aliases.get(name)
-
 
 @dataclass
 class JoinedTexts:
@@ -250,21 +241,6 @@ def existing_file(data: Optional[Union[str, Path]], *names: str) -> Optional[str
     return str(path) if path is not None and path.is_file() else None
 
 
-def _read_lines(path: str, kind: str) -> list[str]:
-    try:
-        return Path(path).read_text(encoding="utf-8").split("\n")
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"{path}: cannot be read as {kind}: {error}") from None
-
-
-def read_training_texts(path: str) -> list[str]:
-    """Return the lines of a file of training text, without empty lines."""
-    lines = [line for line in _read_lines(path, "training text") if line.strip()]
-    if not lines:
-        raise UserError(f"{path}: must have training texts, but is empty.")
-    return lines
-
-
 def join_texts(path: str, references: References) -> JoinedTexts:
     """Read the texts of a system, and assign each text to an item of ``references``."""
     item_ids: Sequence[str] = list(references.texts)
@@ -279,7 +255,11 @@ def join_texts(path: str, references: References) -> JoinedTexts:
     texts: dict[str, str] = {}
     unknown: dict[str, str] = {}
     for key, text in read.texts.items():
-        item_id = references.find_id(key)
+        # fairseq-mm caption writes paths; a data folder's ids are often names of files
+        names = (key, PurePosixPath(key).name)
+        item_id = next((name for name in names if name in references.texts), None)
+        if item_id is None:
+            item_id = next(filter(None, map(references.aliases.get, names)), None)
         if item_id is None:
             unknown[key] = text
         elif item_id in texts:  # paths that end alike
@@ -325,19 +305,15 @@ def read_without_references(path: str, data: Optional[str], split: str) -> Joine
             if there is no data folder.
         split: Name of the split.
     """
-    try:
-        with open(path, encoding="utf-8") as file:
-            first = next((line for line in file if line.strip()), "")
-            num_lines = 1 + sum(1 for _ in file)
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"{path}: cannot be read as text: {error}") from None
+    lines = [line for _, line in read_lines(path)]
+    first = next((line for line in lines if line.strip()), "")
     if first.lstrip().startswith("{") and '"hypothesis"' not in first:
         texts = {story.id: story.tokens for story in read_stories(path)}
         return JoinedTexts(path, Hypotheses(texts, "stories"), texts)
     read = read_hypotheses(
         path,
         # the count of a plain file's lines must be the count of items
-        item_ids=[str(i) for i in range(num_lines)],
+        item_ids=[str(i) for i in range(len(lines))],
         visual_ids=_LineNumbers(),
         split=None if data is None else split,
     )
@@ -382,7 +358,7 @@ def copied_runs(
 
 def _read_transcripts(path: str) -> dict[str, str]:
     texts: dict[str, str] = {}
-    for number, line in enumerate(_read_lines(path, "text"), 1):
+    for number, line in read_lines(path):
         if not line.strip():
             continue
         try:

@@ -3,7 +3,7 @@
 import argparse
 import difflib
 from collections.abc import Collection
-from typing import Callable, NamedTuple, Optional
+from typing import Callable, NamedTuple
 
 from fairseq_mm.cli import score_models
 from fairseq_mm.cli.arguments import flag
@@ -122,7 +122,8 @@ def select_metrics(args: argparse.Namespace) -> list[str]:
         # a preset leaves the row out; --metrics novel_ngrams gets a row with a note on the lack
         has_transcripts = existing_file(args.data, f"{args.split}.transcripts.jsonl") is not None
         metrics = [name for name in metrics if has_transcripts or name != "novel_ngrams"]
-    _check_first_words(args.first_words, metrics)
+    if args.first_words is not None and "first_distinct" not in metrics:
+        raise UserError("--first-words: needs --metrics first_distinct.")
     if args.hypotheses is None and args.constant is None:
         if args.reference_scores is None:
             raise UserError("give HYPOTHESES, or --reference-scores for perplexity alone.")
@@ -130,12 +131,3 @@ def select_metrics(args: argparse.Namespace) -> list[str]:
     if args.reference_scores is not None and "perplexity" not in metrics:
         metrics.append("perplexity")
     return metrics
-
-
-def _check_first_words(first_words: Optional[int], metrics: list[str]) -> None:
-    if first_words is None:
-        return
-    if "first_distinct" not in metrics:
-        raise UserError("--first-words: needs --metrics first_distinct.")
-    if first_words < 1:
-        raise UserError(f"--first-words: must be 1 or more, but is {first_words}.")

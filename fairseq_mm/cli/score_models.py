@@ -47,15 +47,15 @@ _BEST_LAYERS = {
 }
 
 # option -> metrics that read it
-_READ_BY = {
+READ_BY = {
     "images": CLIP_METRICS,
     "clip_model": CLIP_METRICS,
     "bert_model": ("bertscore",),
     "bert_layer": ("bertscore",),
     "device": tuple(FIGURES),
 }
-_NEEDED = ("images", "clip_model", "bert_model")
-_ARGUMENTS: Rows = {
+NEEDED = ("images", "clip_model", "bert_model")
+ARGUMENTS: Rows = {
     "--images": (
         "Folder or .tar of the images, for clipscore and refclipscore; may be given again.",
         {"metavar": "FOLDER", "action": "append"},
@@ -74,24 +74,6 @@ _ARGUMENTS: Rows = {
         {"type": arguments.positive, "metavar": "N"},
     ),
 }
-
-
-def add_model_arguments(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group(
-        "metrics with models", "Models for --metrics clipscore, refclipscore and bertscore."
-    )
-    arguments.add_rows(group, _ARGUMENTS)
-    arguments.add(group, "device")
-
-
-def check_model_options(args: argparse.Namespace, metrics: Sequence[str]) -> None:
-    """Raise UserError if a metric lacks its model or images, or an option lacks its metric."""
-    for option, readers in _READ_BY.items():
-        chosen = [name for name in readers if name in metrics]
-        if getattr(args, option) is not None and not chosen:
-            raise UserError(f"{flag(option)}: needs --metrics {' or '.join(readers)}.")
-        if option in _NEEDED and chosen and getattr(args, option) is None:
-            raise UserError(f"--metrics {chosen[0]}: needs {flag(option)}.")
 
 
 class ModelMetrics:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any, Optional
 
 from fairseq_mm.cli.records import list_first
+from fairseq_mm.data.output_file import write_file
 from fairseq_mm.errors import UserError
 from fairseq_mm.metrics.bootstrap import interval, p_value, resampled
 from fairseq_mm.metrics.score_rows import Row, format_figure
@@ -24,32 +25,34 @@ def check_samples(number: Optional[int]) -> None:
         )
 
 
-def item_entries(
-    ids: Sequence[str], texts: Sequence[str], rows: Sequence[Row]
-) -> list[dict[str, Any]]:
-    """Return one JSON record per item (such as an image): its id, its text and its scores.
+def write_items(
+    path: str,
+    ids: Sequence[str],
+    texts: Sequence[str],
+    rows: Sequence[Row],
+    fields: Sequence[dict[str, Any]],
+) -> None:
+    """Write a JSON line for each item (such as an image), sorted by id.
 
     Args:
+        path: Path of the file.
         ids: Ids of the items.
         texts: Hypothesis of each item.
-        rows: Scores; only those that exist for single items are used.
+        rows: Scores; only those that exist for single items are written.
+        fields: Further fields of each line.
     """
-    return [
-        {
-            "id": key,
-            "hypothesis": text,
-            **{row.name: row.per_item[i] for row in rows if row.per_item is not None},
-        }
-        for i, (key, text) in enumerate(zip(ids, texts))
+    columns = {row.name: row.per_item for row in rows if row.per_item is not None}
+    entries = [
+        {"id": key, "hypothesis": texts[i]}
+        | {name: x[i] for name, x in columns.items()}
+        | fields[i]
+        for i, key in enumerate(ids)
     ]
-
-
-def sorted_lines(entries: Sequence[dict[str, Any]]) -> str:
-    """Return JSON records as lines, sorted by ``id`` (as numbers, if all ids are numbers)."""
     # as text, item 10 would stand before item 9
-    numeric = all(entry["id"].isdecimal() for entry in entries)
-    ordered = sorted(entries, key=lambda entry: (int(entry["id"]) if numeric else 0, entry["id"]))
-    return "".join(json.dumps(entry, ensure_ascii=False) + "\n" for entry in ordered)
+    numeric = all(key.isdecimal() for key in ids)
+    entries.sort(key=lambda entry: (int(entry["id"]) if numeric else 0, entry["id"]))
+    lines = (json.dumps(entry, ensure_ascii=False) + "\n" for entry in entries)
+    write_file(path, "".join(lines))
 
 
 def compare(

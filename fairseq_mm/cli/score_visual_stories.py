@@ -9,7 +9,7 @@ from typing import Callable, Optional
 from fairseq_mm.cli.records import list_first
 from fairseq_mm.cli.score_inputs import References, read_split_ids
 from fairseq_mm.data.split_files import read_missing_images
-from fairseq_mm.data.split_text import read_albums, read_story_words, story_text_path
+from fairseq_mm.data.split_text import read_albums
 from fairseq_mm.data.story_text import SEPARATOR, split_sentences
 from fairseq_mm.errors import UserError
 
@@ -41,19 +41,6 @@ def split_stories(texts: Sequence[str], tokenize: Tokenizer) -> Optional[list[li
     if not any(SEPARATOR in text.split() for text in texts):
         return None
     return [[tokenize(sentence) for sentence in split_sentences(text)] for text in texts]
-
-
-def read_written_sentences(
-    data: Optional[str], split: str, tokenize: Tokenizer
-) -> Optional[list[list[list[str]]]]:
-    """Read the stories that people wrote for a split, and tokenize them.
-
-    Returns:
-        List of stories, each a list of sentences, each a list of tokens; None without such stories.
-    """
-    if data is None or not story_text_path(data, split).is_file():
-        return None
-    return split_stories([" ".join(words) for words in read_story_words(data, split)], tokenize)
 
 
 def describe_split(

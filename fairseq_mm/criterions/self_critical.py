@@ -47,8 +47,7 @@ from torch import Tensor, nn
 from fairseq_mm.criterions._linear_output import replaced, unwrap
 from fairseq_mm.errors import UserError
 from fairseq_mm.metrics.cider import InverseDocumentFrequencies, count_documents, ngram_counts
-from fairseq_mm.metrics.reward_workers import RewardWorkers
-from fairseq_mm.metrics.rewards import Job, Rewards, read_rewards
+from fairseq_mm.metrics.rewards import Job, Rewards, RewardWorkers, read_rewards
 
 
 @contextlib.contextmanager

@@ -35,7 +35,7 @@ from fairseq_mm.inference.hypothesis import Hypothesis
 from fairseq_mm.inference.pickling import Picklable
 from fairseq_mm.inference.processor import Example, Processor
 from fairseq_mm.inference.progress import Progress
-from fairseq_mm.metrics.expected_utility import expected_utilities
+from fairseq_mm.metrics.rewards import expected_utilities
 
 logger = logging.getLogger(__name__)
 # two streams of random numbers: a prompt and its story must not be sampled with equal numbers

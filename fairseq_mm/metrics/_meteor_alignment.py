@@ -20,8 +20,8 @@ from typing import Optional
 import numpy as np
 
 from fairseq_mm.errors import UserError
-from fairseq_mm.metrics._meteor_stemmer import stem
 from fairseq_mm.metrics._meteor_tables import Tables
+from fairseq_mm.metrics._meteor_words import stem
 
 EXACT, STEM, SYNONYM, PARAPHRASE = STAGES = range(4)
 BEAM = 40
@@ -80,21 +80,6 @@ class Text:
                 stems.setdefault(key, []).append((start, 1, 1, STEM))
 
 
-def _utf16_units(word: str) -> str:
-    """Return the word with surrogate pairs for characters above U+FFFF, as strings are in Java."""
-    if word.isascii() or max(word) <= "\uffff":
-        return word
-    units = np.frombuffer(word.encode("utf-16-le", "surrogatepass"), "<u2")
-    return "".join(map(chr, units.tolist()))
-
-
-def _java_hash(word: str) -> int:
-    number = 0
-    for character in word:
-        number = (31 * number + ord(character)) & 0xFFFFFFFF
-    return number
-
-
 class Aligner:
     """Aligner of texts with METEOR's stages for English."""
 
@@ -119,7 +104,11 @@ class Aligner:
             number = self._numbers[word] = len(self._keys)
             # lone surrogates cannot be written to the jar, which gets a question mark
             word = word.encode("utf-8", "replace").decode()
-            units = _utf16_units(word)
+            units = word
+            if not word.isascii() and max(word) > "\uffff":
+                # strings of Java have surrogate pairs for these characters
+                pairs = np.frombuffer(word.encode("utf-16-le", "surrogatepass"), "<u2")
+                units = "".join(map(chr, pairs.tolist()))
             self._keys.append(self._hash_number(units))
             self._stems.append(self._hash_number(stem(units)))
             self._is_function.append(word.lower() in self._tables.function_words)
@@ -131,16 +120,11 @@ class Aligner:
         return number
 
     def _hash_number(self, word: str) -> int:
-        return self._first_with_hash.setdefault(_java_hash(word), len(self._first_with_hash))
-
-    def _synonyms_of(self, word: int) -> frozenset[int]:
-        synonyms = self._synonyms.get(word)
-        if synonyms is None:
-            key = self._keys[word]
-            others = chain.from_iterable(self._words_of_synset[s] for s in self._synsets[word])
-            synonyms = frozenset(other for other in others if self._keys[other] != key)
-            self._synonyms[word] = synonyms
-        return synonyms
+        """Return the number of a word's hash in Java."""
+        hashed = 0
+        for character in word:
+            hashed = (31 * hashed + ord(character)) & 0xFFFFFFFF
+        return self._first_with_hash.setdefault(hashed, len(self._first_with_hash))
 
     def prepare(self, texts: Iterable[Sequence[str]]) -> list[Text]:
         """Prepare texts, each a sequence of words, for :meth:`align`.
@@ -207,7 +191,11 @@ class Aligner:
             if stems is not None and (len(stems) > 1 or key not in stems):
                 others = sorted(chain(*(stems[other] for other in stems if other != key)))
                 found = [*found, *others]
-            synonyms = self._synonyms_of(word)
+            synonyms = self._synonyms.get(word)
+            if synonyms is None:
+                words = chain.from_iterable(self._words_of_synset[s] for s in self._synsets[word])
+                synonyms = frozenset(other for other in words if self._keys[other] != key)
+                self._synonyms[word] = synonyms
             if synonyms and not synonyms.isdisjoint(starts.keys()):
                 positions = sorted(chain(*(starts[other] for other in synonyms & starts.keys())))
                 found = [*found, *((start, 1, 1, SYNONYM) for start in positions)]

@@ -26,16 +26,6 @@ from fairseq_mm.metrics._meteor_tables import find_file
 _SECONDS_A_PAIR = 0.5
 
 
-def find_java() -> str:
-    java = shutil.which("java")
-    if java is None:
-        raise UserError(
-            "METEOR's jar needs Java, but no `java` is on the PATH. Install one (Debian: apt "
-            "install default-jre-headless) or use METEOR without its jar."
-        )
-    return java
-
-
 class _Jar:
     """Running process of METEOR's jar, which reads and writes lines.
 
@@ -114,15 +104,15 @@ def _first_line(errors: bytes) -> str:
 
 
 def _command(*arguments: str) -> list[str]:
+    java = shutil.which("java")
+    if java is None:
+        raise UserError(
+            "METEOR's jar needs Java, but no `java` is on the PATH. Install one (Debian: apt "
+            "install default-jre-headless) or use METEOR without its jar."
+        )
     # 2 GB of memory, as in pycocoevalcap
-    java = [
-        find_java(),
-        "-Xmx2G",
-        "-Dfile.encoding=UTF-8",
-        "-jar",
-        str(find_file("meteor-1.5.jar")),
-    ]
-    return [*java, *arguments, "-l", "en"]
+    jar = str(find_file("meteor-1.5.jar"))
+    return [java, "-Xmx2G", "-Dfile.encoding=UTF-8", "-jar", jar, *arguments, "-l", "en"]
 
 
 def jar_scores(

@@ -97,14 +97,12 @@ class Tables:
         bases = self._bases.get(word)
         if bases is None:
             bases = [self._base_form(word)]
-        return frozenset(chain.from_iterable(map(self._synsets_of, (word, *bases))))
-
-    def _synsets_of(self, word: str) -> list[int]:
-        index = self._synset_of.get(word)
-        if index is None:
-            return []
-        start, end = self._synset_offsets[index : index + 2]
-        return self._synsets[start:end].tolist()
+        synsets: set[int] = set()
+        for index in map(self._synset_of.get, (word, *bases)):
+            if index is not None:
+                start, end = self._synset_offsets[index : index + 2]
+                synsets.update(self._synsets[start:end].tolist())
+        return frozenset(synsets)
 
     def _base_form(self, word: str) -> str:
         if word.endswith("ss") or len(word) <= 2:
@@ -337,17 +335,6 @@ def _compile(jar: Path, paraphrases: Path) -> dict[str, np.ndarray]:
     }
 
 
-def _identify(jar: Path, paraphrases: Path) -> str:
-    """Return a string that changes when the files of the tables or their format change."""
-    with zipfile.ZipFile(jar) as archive:
-        checksums = [archive.getinfo(path).CRC for path in _RESOURCES.values()]
-    with open(paraphrases, "rb") as file:
-        # the last 8 bytes of a gzip file are the checksum and the size of its content
-        file.seek(-8, os.SEEK_END)
-        trailer = file.read().hex()
-    return "-".join([f"{FORMAT}", sys.byteorder, trailer, *(f"{crc:08x}" for crc in checksums)])
-
-
 def cache_path() -> Path:
     """Return the path of the compiled tables in the user's cache folder.
 
@@ -414,7 +401,13 @@ def load_tables() -> Tables:
     """
     jar, paraphrases = find_file("meteor-1.5.jar"), find_file("data", "paraphrase-en.gz")
     try:
-        identity = _identify(jar, paraphrases)
+        # changes with the files of the tables and with their format
+        with zipfile.ZipFile(jar) as archive:
+            checksums = [f"{archive.getinfo(path).CRC:08x}" for path in _RESOURCES.values()]
+        with open(paraphrases, "rb") as file:
+            # the last 8 bytes of a gzip file are the checksum and the size of its content
+            file.seek(-8, os.SEEK_END)
+            identity = "-".join([f"{FORMAT}", sys.byteorder, file.read().hex(), *checksums])
         try:
             return Tables(_read_cache(cache_path(), identity))
         except (OSError, ValueError, KeyError, TypeError):

@@ -7,6 +7,7 @@ length of a reference; if two are equally close, with the shorter one.
 """
 
 import math
+from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Hashable, Sequence
 from typing import Union
@@ -85,3 +86,43 @@ def smoothed_bleu(
     logs = math.log(matches[0] / totals[0])
     logs += sum(math.log((m + 1) / (n + 1)) for m, n in zip(matches[1:], totals[1:]))
     return min(1.0, math.exp(1 - closest / length)) * math.exp(logs / MAX_ORDER)
+
+
+def self_bleu(texts: Sequence[Sequence[str]]) -> list[float]:
+    """Compute BLEU-4, 0 to 1, of each of two or more texts against all other texts.
+
+    The mean is self-BLEU (Zhu et al. 2018, section 3.1). The time grows only with the number of
+    words: for each n-gram, it suffices to store the two highest counts in a text.
+    """
+    counts = [ngram_counts(tokens) for tokens in texts]
+    highest = [_two_highest([orders[order] for orders in counts]) for order in range(MAX_ORDER)]
+    lengths = sorted(map(len, texts))
+    scores = []
+    for number, tokens in enumerate(texts):
+        sums = np.zeros(NUM_SUMS, dtype=np.int64)
+        for order in range(MAX_ORDER):
+            for ngram, count in counts[number][order].items():
+                owner, first, second = highest[order][ngram]
+                sums[order] += min(count, second if owner == number else first)
+            sums[MAX_ORDER + order] = max(0, len(tokens) - order)
+        sums[-2] = len(tokens)
+        # the length that is closest among the other texts: this text's, if another text has it
+        start, end = bisect_left(lengths, len(tokens)), bisect_right(lengths, len(tokens))
+        others = [*lengths[max(0, start - 1) : end - 1], *lengths[end : end + 1]]
+        # the second entry decides between two equally close lengths: the shorter one counts
+        sums[-1] = min((abs(other - len(tokens)), other) for other in others)[1]
+        scores.append(bleu_from_sums(sums)[MAX_ORDER - 1])
+    return scores
+
+
+def _two_highest(counts: Sequence[dict]) -> dict[object, tuple[int, int, int]]:
+    """Return for each n-gram the text with its highest count, this and the next highest count."""
+    highest: dict[object, tuple[int, int, int]] = {}
+    for number, ngrams in enumerate(counts):
+        for ngram, count in ngrams.items():
+            owner, first, second = highest.get(ngram, (-1, 0, 0))
+            if count > first:
+                highest[ngram] = (number, count, first)
+            elif count > second:
+                highest[ngram] = (owner, first, count)
+    return highest

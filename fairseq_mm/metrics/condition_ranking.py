@@ -345,7 +345,14 @@ def rank_albums(
     ranks = candidate_ranks(scores, true, distractors)
     limits: tuple[Optional[float], Optional[float]] = (None, None)
     if not np.isnan(scores).any():
-        limits = _all_draws_ranks(scores, true, K)
+        # Over all draws of K of the M other albums, w of which make a story less likely than its
+        # own album: the own album has rank 1 in a share C(w, K) / C(M, K) of the draws, and on
+        # average, K (M - w) / M albums of a draw rank before it.
+        own = scores[np.arange(stories), true][:, None]
+        M = scores.shape[1] - 1
+        lower = (scores < own - TIE).sum(axis=1)
+        first = np.array([comb(w, K) / comb(M, K) for w in lower.tolist()])
+        limits = float(first.mean()), float((1 + K * (M - lower) / M).mean())
     figures = []
     for values, chance, limit in (
         (ranks == 1, 1 / (K + 1), limits[0]),
@@ -360,18 +367,3 @@ def rank_albums(
     # ranks in which near-equal scores count for the system: the difference is the ties' doing
     without_ties = candidate_ranks(scores, true, distractors, tie=-TIE)
     return AlbumRanking(figures[0], figures[1], stories, float((without_ties < ranks).mean()))
-
-
-def _all_draws_ranks(scores: np.ndarray, true: np.ndarray, drawn: int) -> tuple[float, float]:
-    """Compute the share of first ranks and the mean rank of the own albums over all possible draws.
-
-    A draw has K = ``drawn`` of the M other albums. Let w be the number of other albums under which
-    a story is less likely than under its own album. The own album has rank 1 in a share
-    C(w, K) / C(M, K) of the draws. On average, K (M - w) / M albums of a draw rank before it. For
-    ``scores`` and ``true`` see :func:`all_draws_credits`, with albums in place of prompts.
-    """
-    own = scores[np.arange(len(true)), true][:, None]
-    M = scores.shape[1] - 1
-    lower = (scores < own - TIE).sum(axis=1)
-    first = np.array([comb(w, drawn) / comb(M, drawn) for w in lower.tolist()])
-    return float(first.mean()), float((1 + drawn * (M - lower) / M).mean())

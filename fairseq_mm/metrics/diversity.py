@@ -72,15 +72,6 @@ def novelty(texts: Sequence[Tokens], training_texts: Iterable[Tokens]) -> float:
     return sum(tuple(tokens) not in known for tokens in texts) / len(texts)
 
 
-def vocabulary_size(texts: Iterable[Tokens]) -> int:
-    return len({token for tokens in texts for token in tokens})
-
-
-def mean_length(texts: Sequence[Tokens]) -> float:
-    """Compute the mean number of tokens per text; 0 without texts."""
-    return sum(len(tokens) for tokens in texts) / len(texts) if texts else 0.0
-
-
 def novel_ngram_counts(
     summary: Tokens, source: Tokens, max_order: int = 4
 ) -> list[tuple[int, int]]:

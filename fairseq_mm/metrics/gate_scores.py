@@ -50,21 +50,15 @@ def bin_edges(scores: np.ndarray, most: int = MOST_BINS) -> list[float]:
     while True:
         # widths that people read easily on an axis
         for factor in (1, 2, 5):
-            first, last = (_in_steps(x, factor, exponent) for x in (low, high))
+            steps = [score / (factor * 10.0**exponent) for score in (low, high)]
+            # 0.3 / 0.1 is a whole number but for its last digits: floor and ceil would add a bin
+            first, last = (round(x) if abs(x - round(x)) < 1e-9 else x for x in steps)
             number = max(1, math.ceil(last) - math.floor(first))
             if number <= most:
                 start = math.floor(first)
                 # rounded, so that edges are 0.3 and not 0.30000000000000004
                 return [round((start + i) * factor * 10.0**exponent, 12) for i in range(number + 1)]
         exponent += 1
-
-
-def _in_steps(score: float, factor: int, exponent: int) -> float:
-    """Return the quotient of a score and the width of a bin, ``factor * 10 ** exponent``."""
-    # Rounded if it is a whole number but for its last digits, as of 0.3 / 0.1: floor and ceil would
-    # add a bin.
-    steps = score / (factor * 10.0**exponent)
-    return round(steps) if abs(steps - round(steps)) < 1e-9 else steps
 
 
 def gate_histogram(scores: np.ndarray, edges: Sequence[float]) -> Histogram:

@@ -21,9 +21,9 @@ import numpy as np
 from fairseq_mm.errors import UserError
 from fairseq_mm.metrics._meteor_alignment import STAGES, Aligner, StageMatch, Text
 from fairseq_mm.metrics._meteor_jar import jar_alignments, jar_scores
-from fairseq_mm.metrics._meteor_normalizer import CONTROLS
-from fairseq_mm.metrics._meteor_normalizer import normalize as normalize_text
 from fairseq_mm.metrics._meteor_tables import load_tables
+from fairseq_mm.metrics._meteor_words import CONTROLS
+from fairseq_mm.metrics._meteor_words import normalize as normalize_text
 
 VERSION = "1.5"
 
@@ -68,8 +68,6 @@ class _Statistics:
     are the numbers of aligned content words and aligned function words of each stage.
     """
 
-    SIZE = 5 + 4 * len(STAGES)  # numbers of to_list
-
     __slots__ = ("chunks", "content", "function", "function_words", "lengths")
 
     def __init__(self) -> None:
@@ -98,15 +96,9 @@ class _Statistics:
         if not other.is_one_chunk():
             self.chunks += other.chunks
 
-    def to_list(self) -> list[int]:
-        """Return the counts that this pair of texts adds to a corpus's counts, see :meth:`add`."""
-        chunks = 0 if self.is_one_chunk() else self.chunks
-        counts = (*self.content, *self.function)
-        return [*self.lengths, *self.function_words, *(n for part in counts for n in part), chunks]
-
     @classmethod
     def from_list(cls, numbers: Sequence[int]) -> "_Statistics":
-        """Return the statistics of a corpus from the summed results of :meth:`to_list`."""
+        """Return the statistics of a corpus from the summed counts of :func:`meteor_sums`."""
         statistics = cls()
         statistics.lengths, statistics.function_words = list(numbers[:2]), list(numbers[2:4])
         size = len(STAGES)
@@ -272,10 +264,12 @@ def meteor_sums(
     """
     _check(hypotheses, references, (task,))
     best = [item for (item,) in _best_statistics(hypotheses, references, (task,), normalize)]
-    counts = [statistics.to_list() for _, statistics in best]
-    return [score for score, _ in best], np.array(counts, dtype=np.int64).reshape(
-        -1, _Statistics.SIZE
-    )
+    counts = np.zeros((len(best), 5 + 4 * len(STAGES)), dtype=np.int64)
+    for row, (_, pair) in zip(counts, best):
+        aligned = (number for part in (*pair.content, *pair.function) for number in part)
+        chunks = 0 if pair.is_one_chunk() else pair.chunks  # see _Statistics.add
+        row[:] = [*pair.lengths, *pair.function_words, *aligned, chunks]
+    return [score for score, _ in best], counts
 
 
 def score_sums(task: str, sums: np.ndarray) -> float:

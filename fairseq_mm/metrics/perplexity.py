@@ -1,4 +1,4 @@
-"""Computes the perplexity of given texts from sums of log-probabilities and token counts.
+"""Computes the perplexity of given texts, and the softmax temperature at which they are likeliest.
 
 Mao et al. 2015 (m-RNN), equation 5: ``log2 PPL(s) = -1/L sum_n log2 P(w_n | w_1..n-1, image)``. The
 length L includes the end token, which the model predicts as well; the paper does not say this.
@@ -8,9 +8,14 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple, Optional
 
+import numpy as np
+
 from fairseq_mm.errors import UserError
 from fairseq_mm.metrics.score_rows import Row, signature
 
+# temperatures at which the log-likelihood of a text is computed
+GRID = tuple(3.0 ** (i / 4) for i in range(-4, 5))
+_STEPS = 4000
 NAMED = 5  # lines in a message, which would otherwise list thousands
 
 
@@ -21,15 +26,10 @@ class LogProbability(NamedTuple):
     num_tokens: int
 
 
-def sentence_perplexity(text: LogProbability) -> float:
-    """Compute the perplexity of one text (Mao et al. 2015, equation 5)."""
-    return 2 ** (-text.log2_sum / text.num_tokens)
-
-
 def mean_sentence_perplexity(texts: Iterable[LogProbability]) -> float:
-    """Compute the mean of the texts' perplexities: every text has the same weight. Raise ValueError
-    if there is no text."""
-    values = [sentence_perplexity(text) for text in texts]
+    """Compute the mean of the texts' perplexities (equation 5): every text has the same weight.
+    Raise ValueError if there is no text."""
+    values = [2 ** (-text.log2_sum / text.num_tokens) for text in texts]
     if not values:
         raise ValueError("`texts` must have one text or more, but is empty.")
     return sum(values) / len(values)
@@ -143,3 +143,68 @@ def perplexity_rows(
         sign = signature("ppl", mean=mean, eq=5, unit="dictionary-token", eos="counted")
         rows.append(Row(name, value, sign, len(texts or ()), note, expected=expected))
     return rows
+
+
+class BestTemperature(NamedTuple):
+    """Temperature with the highest log-likelihood of a text.
+
+    Attributes:
+        temperature: The temperature.
+        log_likelihood: Sum of the words' log-probabilities at this temperature.
+        is_inside: False if the temperature is the lowest or the highest that was tried, so that
+            the maximum may lie outside.
+    """
+
+    temperature: float
+    log_likelihood: float
+    is_inside: bool
+
+
+def best_temperature(temperatures: np.ndarray, sums: np.ndarray) -> BestTemperature:
+    """Find the softmax temperature with the highest log-likelihood (Fan et al. 2018, section 5.4).
+
+    "For each model, we tune a temperature parameter for the softmax at generation time"; the paper
+    does not say how. Here the values and derivatives at two neighbouring temperatures define a
+    polynomial of degree 5, whose maximum is searched.
+
+    Args:
+        temperatures: ``[G]`` temperatures in ascending order.
+        sums: ``[3, G]``: sum of the words' log-probabilities at each temperature, and the first and
+            second derivative of this sum by 1 / temperature.
+    """
+    # as functions of 1 / T, which multiplies the logits, so that the derivatives are simple
+    inverse = 1 / temperatures[::-1]
+    values, slopes, curvatures = sums[:, ::-1]
+    best = int(values.argmax())
+    highest, at = float(values[best]), float(inverse[best])
+    # for one model the log-likelihood is concave in 1 / T: its maximum lies next to the best point
+    for i in (best - 1, best):
+        if not 0 <= i < len(inverse) - 1:
+            continue
+        h = inverse[i + 1] - inverse[i]
+        t = np.linspace(0, 1, _STEPS + 1)
+        curve = _hermite(t, values[i : i + 2], h * slopes[i : i + 2], h * h * curvatures[i : i + 2])
+        top = int(curve.argmax())
+        if curve[top] > highest:
+            highest, at = float(curve[top]), float(inverse[i] + h * t[top])
+    return BestTemperature(1 / at, highest, bool(inverse[0] < at < inverse[-1]))
+
+
+def _hermite(
+    t: np.ndarray, value: np.ndarray, slope: np.ndarray, curvature: np.ndarray
+) -> np.ndarray:
+    """Evaluate a polynomial of degree 5 at each point of ``t``, which are between 0 and 1.
+
+    The polynomial is defined by its ``value``, first derivative ``slope`` and second derivative
+    ``curvature`` at 0 and at 1, ``[2]`` each.
+    """
+    t3, t4, t5 = t**3, t**4, t**5
+    step = 10 * t3 - 15 * t4 + 6 * t5
+    return (
+        value[0] * (1 - step)
+        + value[1] * step
+        + slope[0] * (t - 6 * t3 + 8 * t4 - 3 * t5)
+        + slope[1] * (-4 * t3 + 7 * t4 - 3 * t5)
+        + curvature[0] * (t**2 - 3 * t3 + 3 * t4 - t5) / 2
+        + curvature[1] * (t3 - 2 * t4 + t5) / 2
+    )

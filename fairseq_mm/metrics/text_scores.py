@@ -8,17 +8,17 @@ import numpy as np
 
 from fairseq_mm.errors import UserError
 from fairseq_mm.metrics import meteor as meteor_metric
-from fairseq_mm.metrics.bleu import bleu_from_sums, bleu_sums
+from fairseq_mm.metrics.bleu import bleu_from_sums, bleu_sums, self_bleu
 from fairseq_mm.metrics.cider import CiderD
 from fairseq_mm.metrics.diversity import (
     distinct_n,
-    mean_length,
+    first_words_of,
     novel_ngram_counts,
     novelty,
+    repeated_ngrams,
     repeated_sentences,
     repeated_share,
     shared_between_stories,
-    vocabulary_size,
 )
 from fairseq_mm.metrics.rouge import rouge_l, rouge_l_f1, rouge_n_f1
 from fairseq_mm.metrics.score_rows import (
@@ -31,13 +31,6 @@ from fairseq_mm.metrics.score_rows import (
     rows_without,
     signature,
 )
-from fairseq_mm.metrics.variety_rows import (
-    FIRST_DISTINCT,
-    SEQ_REP,
-    first_distinct_rows,
-    self_bleu_rows,
-    seq_rep_rows,
-)
 
 NGRAMS = 4
 # In signatures, since older versions ran METEOR's jar, whose signatures have no such property. The
@@ -48,10 +41,6 @@ STOP_WORDS = frozenset([
     "in", "a", "this", "to", "free", "the", "video", "and", "learn",
     "from", "on", "with", "how", "tips", "for", "of", "expert", "an",
 ])  # fmt: skip
-
-
-def _select_bleu(order: int, sums: np.ndarray) -> float:
-    return bleu_from_sums(sums)[order]
 
 
 def _bleu(items: TokenizedItems) -> list[Row]:
@@ -67,7 +56,7 @@ def _bleu(items: TokenizedItems) -> list[Row]:
                 signature=items.sign(f"bleu{order + 1}", length="closest", smooth="none"),
                 scored=len(sums),
                 sums=sums,
-                statistic=partial(_select_bleu, order),
+                statistic=lambda sums, order=order: bleu_from_sums(sums)[order],
                 per_item=[scores[order] for scores in per_item],
             )
         )
@@ -249,8 +238,8 @@ def _diversity(items: TokenizedItems) -> list[Row]:
     figures: list[tuple[str, float]] = [
         ("distinct1", distinct_n(texts, 1)),
         ("distinct2", distinct_n(texts, 2)),
-        ("vocabulary", vocabulary_size(texts)),
-        ("length", mean_length(texts)),
+        ("vocabulary", len({token for tokens in texts for token in tokens})),
+        ("length", sum(map(len, texts)) / len(texts) if texts else 0.0),
     ]
     return [Row(name, value, items.sign(name, refs=False), len(texts)) for name, value in figures]
 
@@ -368,6 +357,74 @@ def _sentence_length(
     return ratio_row("words_per_sentence", sums, sign, counts + people, per_item=per_item)
 
 
+_SEQ_REP = ("seq_rep1", "seq_rep2", "seq_rep3", "seq_rep4")
+_FIRST_DISTINCT = ("first_distinct1", "first_distinct2")
+
+
+def _self_bleu(items: TokenizedItems) -> list[Row]:
+    texts = items.hypotheses
+    # the value grows with the number of texts, so the number is a part of the signature
+    sign = items.sign(
+        "self_bleu",
+        refs=False,
+        of=f"corpus-{len(texts)}-texts",
+        order=4,
+        length="closest",
+        smooth="none",
+        mean="texts",
+    )
+    if len(texts) < 2:
+        return rows_without({"self_bleu": sign}, "needs two texts or more")
+    scores = self_bleu(texts)
+    people = _first_references(items)
+    note = f"people: {np.mean(self_bleu(people)):.5f}" if people else ""
+    # no sums: a resampled corpus has equal texts, so the bootstrap would raise the value
+    return [
+        Row("self_bleu", float(np.mean(scores)), sign, len(scores), note, per_item=scores),
+    ]
+
+
+def _seq_rep(items: TokenizedItems) -> list[Row]:
+    rows = []
+    people = [text for texts in items.references for text in texts]
+    for n, name in enumerate(_SEQ_REP, start=1):
+        sign = items.sign(name, refs=False, of="its-text", mean="texts")
+        values = [repeated_ngrams(tokens, n) for tokens in items.hypotheses]
+        # texts without a value count 0, since the comparison of two systems needs equal items
+        sums = np.array([[value or 0.0, value is not None] for value in values], dtype=float)
+        scored = int(sums[:, 1].sum())
+        if not scored:
+            rows += rows_without({name: sign}, f"needs texts of {n} words or more")
+            continue
+        written = [value for value in (repeated_ngrams(t, n) for t in people) if value is not None]
+        note = f"people: {np.mean(written):.5f}" if written else ""
+        rows.append(ratio_row(name, sums, sign, note, scored=scored, per_item=values))
+    return rows
+
+
+def _first_distinct(items: TokenizedItems) -> list[Row]:
+    length = items.first_words
+    signs = {
+        name: items.sign(name, refs=False, words=f"first-{length}") for name in _FIRST_DISTINCT
+    }
+    texts = first_words_of(items.hypotheses, length)
+    if not texts:
+        return rows_without(signs, f"no text has {length} words")
+    people = first_words_of(_first_references(items), length)
+    rows = []
+    for n, (name, sign) in enumerate(signs.items(), start=1):
+        notes = [f"people: {distinct_n(people, n):.5f} ({len(people)} texts)"] if people else []
+        if len(texts) < len(items.hypotheses):
+            notes.append(f"{len(items.hypotheses) - len(texts)} shorter texts left out")
+        rows.append(Row(name, distinct_n(texts, n), sign, len(texts), "; ".join(notes)))
+    return rows
+
+
+def _first_references(items: TokenizedItems) -> list[Tokens]:
+    # one reference of each item: the value of people is over as many texts as the system's
+    return [texts[0] for texts in items.references]
+
+
 METRICS: dict[str, Callable[[TokenizedItems], list[Row]]] = {
     "bleu": _bleu,
     "meteor": _meteor,
@@ -381,9 +438,9 @@ METRICS: dict[str, Callable[[TokenizedItems], list[Row]]] = {
     "novel_ngrams": _novel_ngrams,
     "copying": _copying,
     "sentences": _sentences,
-    "self_bleu": self_bleu_rows,
-    "seq_rep": seq_rep_rows,
-    "first_distinct": first_distinct_rows,
+    "self_bleu": _self_bleu,
+    "seq_rep": _seq_rep,
+    "first_distinct": _first_distinct,
 }
 # metric -> names of its scores, if they differ from its own name
 FIGURES: dict[str, tuple[str, ...]] = {
@@ -394,8 +451,8 @@ FIGURES: dict[str, tuple[str, ...]] = {
     "novel_ngrams": tuple(f"novel{n}" for n in range(1, NGRAMS + 1)),
     "copying": ("copied_words", "copied_share"),
     "sentences": ("words_per_sentence", *_REPETITIONS, "shared_trigrams"),
-    "seq_rep": SEQ_REP,
-    "first_distinct": FIRST_DISTINCT,
+    "seq_rep": _SEQ_REP,
+    "first_distinct": _FIRST_DISTINCT,
 }
 METRIC_OF_FIGURE = {
     figure: metric

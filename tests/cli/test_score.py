@@ -397,6 +397,7 @@ def test_wrong_texts_are_one_line(score, write, name, text, message):
             ["T", "--metrics", "blue4"],
             ", or figures of them such as bleu4, but has 'blue4'; did you mean bleu4?",
         ),
+        (["T", "--first-words", "5"], "--first-words: needs --metrics first_distinct."),
         (["T", "--metrics", ","], "--metrics: must name a metric, but is empty."),
         ([], "give HYPOTHESES, or --reference-scores for perplexity alone."),
         (
@@ -409,7 +410,7 @@ def test_wrong_texts_are_one_line(score, write, name, text, message):
         (["T", "--card", "OUT"], "--card and --json name one file; give two."),
         (["T", "--references", "N.json"], "N.json: cannot be read as a COCO annotation file"),
         (["T", "--references", "T.json"], "T.json: must be a COCO annotation file"),
-        (["T", "--training-text", "N"], "N: cannot be read as training text"),
+        (["T", "--training-text", "N"], "N: cannot be read (No such file"),
         (["N"], "N: cannot be read as text: No such file or directory\n"),
         (["T", "--split", "x"], ": has no split 'x', but .*valid.\n"),
         (["--reference-scores", "P"], "P: line 9 must be one of the 6 lines of valid"),
@@ -617,19 +618,3 @@ def test_variety_is_measured_beside_the_references(score, write):
     assert figures(result)["first_distinct1"] == pytest.approx(12 / 15)
     assert figures(result)["seq_rep1"] == pytest.approx((0 + 0 + 1 / 6) / 3)
     assert out.count("people: ") == len(names)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["--metrics", "bleu", "--first-words", 5], "--first-words: needs --metrics first_distin"),
-        (
-            ["--metrics", "first_distinct", "--first-words", 0],
-            "--first-words: must be 1 or more, b",
-        ),
-    ],
-)
-def test_first_words_that_do_not_fit_are_refused(score, write, arguments, message):
-    status, _, _, err = score(write("t.jsonl", jsonl(TEXTS)), *arguments)
-    assert (status, err.count("\n")) == (2, 1)
-    assert message in err

@@ -137,4 +137,4 @@ def test_copying_needs_the_preset(write, capsys):
 
 def test_files_that_are_no_text_are_named(score, tmp_path):
     (tmp_path / "latin").write_bytes(b"\xe9")
-    assert "latin: cannot be read as text" in score(tmp_path / "latin")[3]
+    assert "latin:1: must be UTF-8 text" in score(tmp_path / "latin")[3]

@@ -33,8 +33,7 @@ from fairseq_mm.errors import UserError
 from fairseq_mm.generation.sampling_policy import Drawn
 from fairseq_mm.generation.seeded_sampling import SeededSampling
 from fairseq_mm.metrics.cider import InverseDocumentFrequencies
-from fairseq_mm.metrics.reward_workers import RewardWorkers
-from fairseq_mm.metrics.rewards import Job, Rewards
+from fairseq_mm.metrics.rewards import Job, Rewards, RewardWorkers
 
 pytestmark = needs_fork
 

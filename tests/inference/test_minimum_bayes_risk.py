@@ -7,7 +7,7 @@ from toy_visual_stories import save_story_model
 import fairseq_mm
 from fairseq_mm.errors import UserError
 from fairseq_mm.inference import generator
-from fairseq_mm.metrics.expected_utility import expected_utilities
+from fairseq_mm.metrics.rewards import expected_utilities
 
 LENGTH = {"max_words_per_sentence": 4, "seed": 3}
 

@@ -2,7 +2,9 @@
 
 import pytest
 
-from fairseq_mm.metrics.diversity import distinct_n, mean_length, novelty, vocabulary_size
+from fairseq_mm.metrics.diversity import distinct_n, novelty
+from fairseq_mm.metrics.score_rows import TokenizedItems
+from fairseq_mm.metrics.text_scores import score_texts
 
 TEXTS = [text.split() for text in ("a dog runs", "a dog runs", "a cat")]
 
@@ -20,6 +22,6 @@ def test_novelty_counts_every_text_that_is_no_training_text():
 
 
 def test_vocabulary_and_length():
-    assert vocabulary_size(TEXTS) == 4
-    assert mean_length(TEXTS) == pytest.approx(8 / 3)
-    assert mean_length([]) == 0.0
+    rows = {row.name: row for row in score_texts(TokenizedItems(TEXTS, [], "none"), ["diversity"])}
+    assert rows["vocabulary"].value == 4
+    assert rows["length"].value == pytest.approx(8 / 3)

@@ -5,8 +5,8 @@ import math
 import pytest
 
 from fairseq_mm.metrics.cider import CiderD
-from fairseq_mm.metrics.expected_utility import expected_utilities
 from fairseq_mm.metrics.ptb_tokenizer import ptb_tokenize
+from fairseq_mm.metrics.rewards import expected_utilities
 from fairseq_mm.metrics.rouge import rouge_l
 
 TEXTS = [

@@ -8,8 +8,7 @@ from meteor_cases import ALIGNMENTS, ITEMS, SCORES, parse_alignment
 
 from fairseq_mm.errors import UserError
 from fairseq_mm.metrics import _meteor_alignment
-from fairseq_mm.metrics._meteor_normalizer import normalize
-from fairseq_mm.metrics._meteor_stemmer import stem
+from fairseq_mm.metrics._meteor_words import normalize, stem
 from fairseq_mm.metrics.meteor import (
     TASKS,
     Match,

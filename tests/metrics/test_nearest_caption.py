@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from naive_cider import naive_cider_d
 
-from fairseq_mm.metrics.nearest_caption import NearestCaption
+from fairseq_mm.metrics.cider import NearestCaption
 
 WORDS = "a the dog cat runs sits in grass".split()  # noqa: SIM905
 

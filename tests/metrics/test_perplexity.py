@@ -11,7 +11,6 @@ from fairseq_mm.metrics.perplexity import (
     mean_sentence_perplexity,
     perplexity_rows,
     read_log_probabilities,
-    sentence_perplexity,
     transtory_perplexity,
 )
 
@@ -44,7 +43,9 @@ def test_sentence_perplexity_is_equation_5():
     L = len(probabilities)
     log2_perplexity = -1 / L * sum(math.log2(p) for p in probabilities)
     text = LogProbability(sum(math.log2(p) for p in probabilities), L)
-    assert sentence_perplexity(text) == pytest.approx(2**log2_perplexity) == pytest.approx(4.0)
+    assert (
+        mean_sentence_perplexity([text]) == pytest.approx(2**log2_perplexity) == pytest.approx(4.0)
+    )
 
 
 def test_corpus_weighs_tokens_and_mean_weighs_sentences():

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from fairseq_mm.metrics.temperature import GRID, best_temperature
+from fairseq_mm.metrics.perplexity import GRID, best_temperature
 
 
 def log_likelihood(logits, target, temperature):
@@ -46,8 +46,3 @@ def test_a_best_temperature_beyond_the_grid_is_said_to_be_at_its_end(target, end
     found = best_temperature(np.array(GRID), sums_of(logits, words, GRID))
     assert not found.is_inside
     assert found.temperature == pytest.approx(GRID[end])
-
-
-def test_sums_of_another_shape_are_refused():
-    with pytest.raises(ValueError, match=r"`sums` must be \[3, 9\].*but is \[2, 9\]"):
-        best_temperature(np.array(GRID), np.zeros((2, 9)))

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from fairseq_mm.metrics.video_gain import share_interval, video_gain
+from fairseq_mm.cli.score_gain import share_interval, video_gain
 
 VG_BART, BART, MFFG = (68.0, 51.4, 63.3), (64.0, 46.4, 58.9), (62.3, 46.1, 58.2)
 
@@ -44,10 +44,3 @@ def test_interval_holds_the_share_and_equals_resampling_by_hand():
     assert exact[0] < low
     assert exact[1] > high
     assert share_interval(system, text_only, baseline + 0.25, samples=50, seed=5) is None
-
-
-def test_other_measures_are_refused():
-    with pytest.raises(ValueError, match="of the same measures, but have 2, 2 and 1"):
-        video_gain((1, 2), (1, 2), (1,))
-    with pytest.raises(ValueError, match="but have 0, 0 and 0"):
-        video_gain((), (), ())
