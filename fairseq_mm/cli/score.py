@@ -338,8 +338,7 @@ def _score(
     # systems are compared over the items that both have, so that each figure is over equal items
     ids = [key for key in all_ids if all(key in system.texts for system in systems)]
     if not ids:
-        what = "item" if references else "id"
-        raise UserError(f"{args.hypotheses} and {args.compare}: have no {what} in common.")
+        raise UserError(f"{args.hypotheses} and {args.compare}: have no item in common.")
     if args.submission:
         # before the metrics, which may take minutes or fail: the file does not need scores
         if args.preset == "vist":
@@ -360,6 +359,7 @@ def _score(
     unk = [None if x.hypotheses.layout == "constant" else allows_unk(x.path) for x in systems]
     with elapsed_time("tokenize"):
         tokens = [list(map(tokenize, system_texts)) for system_texts in texts]
+    has_parts = "sentences" in metrics
     runs: list[Any] = [None] * len(systems)
     training = _training_path(args)
     if "copying" in metrics and training is not None:
@@ -377,9 +377,7 @@ def _score(
                     tokenization=tokenizer,
                     texts=list(map(visual.without_separators, texts[i])),
                     reference_texts=reference_texts,
-                    sentences=visual.split_stories(texts[i], split_words)
-                    if "sentences" in metrics
-                    else None,
+                    sentences=visual.split_stories(texts[i], split_words) if has_parts else None,
                     copied_runs=runs[i],
                     allows_unk=unk[i],
                     **shared,

@@ -100,7 +100,7 @@ def test_two_systems_are_compared_over_the_stories_that_both_have(score, write, 
     other = write("c.jsonl", stories_file({"7": "x"}))
     status, _, _, err = score(first, "--data", data, "--compare", other)
     assert status == 2
-    assert "c.jsonl: have no id in common." in err
+    assert "c.jsonl: have no item in common." in err
 
 
 def test_without_training_text_the_other_figures_are_printed(score, write):
