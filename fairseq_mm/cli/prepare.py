@@ -10,12 +10,11 @@ format of the data:
 import argparse
 import logging
 import sys
-from collections.abc import Iterable
-from pathlib import Path
+from collections.abc import Iterable, Sequence
+from pathlib import Path, PurePosixPath
 from types import ModuleType
 from typing import Any, NamedTuple, Optional
 
-from fairseq_mm.cli.image_lookup import keys_in_stores, missing_in_folders
 from fairseq_mm.cli.prepare_options import FOLDER, KINDS, OWN, Kind, add_options
 from fairseq_mm.cli.records import list_first
 from fairseq_mm.errors import UserError
@@ -181,6 +180,8 @@ def run(args: argparse.Namespace) -> Optional[int]:
 
 
 def _leave_out_missing(corpus: Corpus, args: argparse.Namespace) -> None:
+    from fairseq_mm.extract.media_list import list_images
+
     if corpus.write_features is not None:  # a release with features of its own
         return
     images: Any = getattr(args, "images", None)
@@ -193,11 +194,56 @@ def _leave_out_missing(corpus: Corpus, args: argparse.Namespace) -> None:
     keys = corpus.visual_keys()
     if images:
         # images that are at hand: their features are extracted later, under the same ids
-        missing = missing_in_folders(keys, images)
+        found = (image for folder in images for image in list_images([folder], ids="path"))
+        # releases name images without suffix, so the stem of a file is its name
+        known = {PurePosixPath(image.key).stem for image in found}
+        missing = {key: "no such file" for key in keys if key not in known}
     else:
         renamed, missing = keys_in_stores(keys, features, by_stem=args.by_stem)
-        corpus.rename_visual(renamed)
+        for example in (example for split in corpus.splits.values() for example in split):
+            example.visual = [renamed.get(key, key) for key in example.visual]
+            # a caption is joined with its image by the id
+            if corpus.table.id_is_key:
+                example.id = example.visual[0]
     corpus.leave_out_missing(missing, policy=policy or args.missing_by_default)
+
+
+def keys_in_stores(
+    names: Iterable[str], paths: Sequence[str], *, by_stem: bool
+) -> tuple[dict[str, str], dict[str, str]]:
+    """Find images in feature stores.
+
+    Args:
+        names: Names of images.
+        paths: Paths of the stores.
+        by_stem: True if the name ``12`` also matches a store's id such as ``a/12.jpg``.
+
+    Returns:
+        keys: Dict from the name of each image that a store has to its id in the store.
+        missing: Dict from the name of each image that no store has to the reason, for messages.
+    """
+    from fairseq_mm.data.feature_store import open_features
+
+    store = open_features(list(paths))
+    by_name: dict[str, list[str]] = {}
+    if by_stem:
+        for key in store.ids:
+            by_name.setdefault(PurePosixPath(key).stem, []).append(key)
+    keys, missing = {}, {}
+    for name in names:
+        if name in store:  # an exact key takes precedence over a stem
+            keys[name] = name
+        elif len(by_name.get(name, [])) > 1:
+            first, second = by_name[name][:2]
+            raise UserError(
+                f"--features {' '.join(paths)}: {first} and {second} could both be image {name}."
+            )
+        elif name in by_name:
+            keys[name] = by_name[name][0]
+        else:
+            missing[name] = "not in the feature store"
+    store.close()
+    return keys, missing
 
 
 def _print_report(report: dict[str, Any], writer: FolderWriter, output: Path) -> None:

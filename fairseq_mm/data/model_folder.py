@@ -83,10 +83,6 @@ def _are_files(value: Any) -> bool:
     )
 
 
-def _are_names(value: Any) -> bool:
-    return isinstance(value, dict) and all(isinstance(name, str) for name in value.values())
-
-
 # path of a field of config.json -> test and description of its values
 _FIELDS: dict[tuple[str, ...], tuple[Callable[[Any], bool], str]] = {
     ("architecture",): (_is_name, "a string of at most 200 characters"),
@@ -106,7 +102,10 @@ _FIELDS: dict[tuple[str, ...], tuple[Callable[[Any], bool], str]] = {
     ("weights",): (_is_object, "an object"),
     ("weights", "bytes"): (is_count, "a number of 0 or more"),
     ("weights", "sha256"): (_is_digest, "a SHA-256 digest in hexadecimal"),
-    ("weights", "shared"): (_are_names, "an object of strings"),
+    ("weights", "shared"): (
+        lambda value: _is_object(value) and all(isinstance(x, str) for x in value.values()),
+        "an object of strings",
+    ),
     ("files",): (
         _are_files,
         f"an object of at most {_MAX_FILES} plain file names with their SHA-256 digests",

@@ -165,26 +165,19 @@ def detokenize_story(words: list[str]) -> str:
             pieces.append("\n")
             previous, glue = word, True
             continue
-        if not glue and not _attaches_left(word, previous):
+        lowered = word.lower()
+        attaches_left = (
+            word in _ATTACH_LEFT
+            or word == "'"
+            or re.fullmatch(r"(?:n't|'(?:s|m|d|ll|re|ve))\W*", lowered)
+            or (previous.lower(), lowered) in _TWO_WORDS
+        )
+        if not glue and not attaches_left:
             pieces.append(" ")
         pieces.append(word.replace("``", '"').replace("''", '"'))
-        glue = _attaches_right(word, previous, following)
+        glue = word in _ATTACH_RIGHT or word.endswith("\u2014")  # a dash, said\u2014
+        # as a token of its own it is an apostrophe before a clitic, or else the end of a quotation
+        if word == "\u2019":
+            glue = following.lower() in _AFTER_APOSTROPHE and previous != NEWLINE
         previous = word
     return "".join(pieces)
-
-
-def _attaches_left(word: str, previous: str) -> bool:
-    lowered = word.lower()
-    return (
-        word in _ATTACH_LEFT
-        or word == "'"
-        or bool(re.fullmatch(r"(?:n't|'(?:s|m|d|ll|re|ve))\W*", lowered))
-        or (previous.lower(), lowered) in _TWO_WORDS
-    )
-
-
-def _attaches_right(word: str, previous: str, following: str) -> bool:
-    # as a token of its own it is an apostrophe before a clitic, or else the end of a quotation
-    if word == "\u2019":
-        return following.lower() in _AFTER_APOSTROPHE and previous != NEWLINE
-    return word in _ATTACH_RIGHT or word.endswith("\u2014")  # a dash, said\u2014

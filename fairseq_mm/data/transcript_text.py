@@ -27,11 +27,6 @@ TOKENIZERS: dict[str, Callable[[str], str]] = {
 }
 
 
-def default_tokenizer(subwords: str) -> str:
-    """Return the default tokenizer of ``fairseq-mm prepare videos`` for a kind of subwords."""
-    return "words" if subwords == "none" else "none"
-
-
 def prepared_tokenizer(folder: Union[str, os.PathLike]) -> Optional[str]:
     """Return the name of the tokenizer that ``prepare.json`` of a data folder records; None if it
     records no tokenizer."""

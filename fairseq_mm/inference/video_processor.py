@@ -13,7 +13,6 @@ from fairseq_mm.data.indexed_oov import index_oov_words
 from fairseq_mm.data.transcript_text import (
     NOT_AVAILABLE,
     TOKENIZERS,
-    default_tokenizer,
     is_not_available,
 )
 from fairseq_mm.errors import UserError
@@ -63,7 +62,9 @@ class TranscriptEncoder:
         self.file = file
         # from the task's dataset, which knows how many positions the start and end symbols take
         self.limit: int = self._with_ends([]).limit
-        self.tokenizer: str = task.tokenizer or default_tokenizer(task.subwords.kind)
+        # the default of `prepare videos`
+        default = "words" if task.subwords.kind == "none" else "none"
+        self.tokenizer: str = task.tokenizer or default
         self._known = frozenset(task.source_dictionary.symbols)
 
     def encode(self, text: Optional[str], *, tokenizer: Optional[str] = None) -> Transcript:

@@ -248,15 +248,6 @@ class Corpus:
         # not a set: the order decides which missing file a message names
         return list(dict.fromkeys(key for example in examples for key in example.visual))
 
-    def rename_visual(self, keys: Mapping[str, str]) -> None:
-        """Rename the keys of images or videos; ``keys`` maps old to new keys, other keys stay."""
-        for examples in self.splits.values():
-            for example in examples:
-                example.visual = [keys.get(key, key) for key in example.visual]
-                # a caption is joined with its image by the id
-                if self.table.id_is_key:
-                    example.id = example.visual[0]
-
     def leave_out_missing(self, missing: Mapping[str, str], *, policy: str) -> None:
         """Apply a policy to the examples whose images or videos are missing.
 

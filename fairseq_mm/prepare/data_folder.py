@@ -5,7 +5,6 @@ they are complete.
 """
 
 import contextlib
-import json
 import logging
 import os
 import shutil
@@ -13,7 +12,6 @@ from collections.abc import Iterator, Set
 from contextlib import contextmanager
 from pathlib import Path
 
-from fairseq_mm import __version__
 from fairseq_mm.data.caption_text import RESERVED_TOKENS
 from fairseq_mm.data.folder_lock import only_writer
 from fairseq_mm.data.input_files import read_json, read_lines
@@ -126,11 +124,6 @@ def partial_folder(
                 shutil.rmtree(partial, ignore_errors=True)
 
 
-def _files_in(folder: Path) -> list[str]:
-    paths = (path for path in folder.rglob("*") if path.is_symlink() or not path.is_dir())
-    return sorted(path.relative_to(folder).as_posix() for path in paths)
-
-
 def is_half_moved(folder: str) -> bool:
     """Return True if a run was killed after it had prepared all files, but before it had moved
     every file to the data folder ``folder``."""
@@ -164,20 +157,12 @@ def _move_over(partial: Path, output: Path, files: Set[str]) -> None:
             with contextlib.suppress(OSError):  # it may hold the user's files
                 folder.rmdir()
         os.replace(partial / REPORT, partial / _MOVING)
-    for name in _files_in(partial):
+    paths = sorted(path for path in partial.rglob("*") if path.is_symlink() or not path.is_dir())
+    for name in (path.relative_to(partial).as_posix() for path in paths):
         if name != _MOVING:
             (output / name).parent.mkdir(exist_ok=True)
             os.replace(partial / name, output / name)
     os.replace(partial / _MOVING, output / REPORT)
-
-
-def write_report(folder: Path, kind: str, report: dict[str, object]) -> dict[str, object]:
-    """Write ``prepare.json`` to ``folder`` and return its content: ``report`` with the kind of
-    data, such as ``captions``, and the package's version."""
-    report = {"kind": kind, "package_version": __version__, **report}
-    text = json.dumps(report, indent=2, ensure_ascii=False) + "\n"
-    (folder / REPORT).write_text(text, encoding="utf-8")
-    return report
 
 
 def read_dictionary_words(path: Path) -> set[str]:

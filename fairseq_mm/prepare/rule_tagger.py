@@ -7,6 +7,7 @@ are listed; nouns and verbs are distinguished by their endings, by the preceding
 which most words are nouns, verbs with -ing, and words of the closed classes.
 """
 
+import re
 from collections.abc import Iterable
 
 # words of the closed classes and frequent words of the open ones, by their universal tag
@@ -121,26 +122,18 @@ class RuleTagger:
             return "ADJ"
         if word_before in ("to", "not") and self._has_gerund(token):
             return "VERB"
-        if before in ("NOUN", "PRON") and not has_verb and _agrees(token, word_before):
+        is_plural = word_before in _PLURALS or re.search("[^s]s$", word_before) is not None
+        # verb and noun agree in number: a dog jumps, dogs jump
+        agrees = token.endswith("s") != is_plural
+        if before in ("NOUN", "PRON") and not has_verb and agrees:
             return "VERB" if self._has_gerund(_stem(token)) else "NOUN"
         return "NOUN"
 
     def _has_gerund(self, word: str) -> bool:
-        return any(form in self.gerunds for form in _list_gerunds(word))
-
-
-def _agrees(verb: str, noun: str) -> bool:
-    """Return True if verb and noun agree in number, as in "a dog jumps" and "dogs jump"."""
-    is_plural = noun in _PLURALS or (noun.endswith("s") and not noun.endswith("ss"))
-    return verb.endswith("s") != is_plural
-
-
-def _list_gerunds(word: str) -> tuple[str, ...]:
-    """Return possible -ing forms of a word: jumping for jump, diving for dive, running for run."""
-    if len(word) < 2:
-        return ()
-    dropped = (f"{word[:-1]}ing",) if word.endswith("e") else ()
-    return (f"{word}ing", f"{word}{word[-1]}ing", *dropped)
+        # jumping for jump, running for run, diving for dive
+        dropped = [f"{word[:-1]}ing"] if word.endswith("e") else []
+        forms = [f"{word}ing", f"{word}{word[-1:]}ing", *dropped]
+        return len(word) > 1 and not self.gerunds.isdisjoint(forms)
 
 
 def _stem(word: str) -> str:

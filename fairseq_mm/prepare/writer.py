@@ -21,15 +21,16 @@ from typing import Any, Callable, ClassVar, Optional
 
 from tqdm.auto import tqdm
 
+from fairseq_mm import __version__
 from fairseq_mm.data.caption_text import reserved_token
 from fairseq_mm.data.input_files import SPLITS
 from fairseq_mm.errors import UserError
 from fairseq_mm.prepare.corpus import Corpus, Example, FieldTable
 from fairseq_mm.prepare.data_folder import (
+    REPORT,
     partial_folder,
     read_dictionary_words,
     run_preprocess,
-    write_report,
 )
 
 logger = logging.getLogger(__name__)
@@ -263,7 +264,9 @@ class FolderWriter:
                 shlex.join(["fairseq-preprocess", *arguments])
                 for arguments in self.preprocess_arguments(output, list(counts))
             ]
-            report = {
+            report: dict[str, Any] = {
+                "kind": kind,
+                "package_version": __version__,
                 "data_set": corpus.name,
                 "split": corpus.division,
                 "files": corpus.files,
@@ -280,7 +283,9 @@ class FolderWriter:
             self._count_unknown(partial, counts, corpus.notes)
             if corpus.write_features is not None:
                 corpus.features_written = corpus.write_features(output, partial)
-            return write_report(partial, kind, report)
+            text = json.dumps(report, indent=2, ensure_ascii=False) + "\n"
+            (partial / REPORT).write_text(text, encoding="utf-8")
+            return report
 
     def _check(self, corpus: Corpus, strict: bool) -> None:
         deviations = corpus.deviations()

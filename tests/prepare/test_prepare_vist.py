@@ -1,6 +1,7 @@
 """``fairseq-mm prepare vist``: the official release becomes a data folder."""
 
 import json
+import tarfile
 
 import numpy as np
 import pytest
@@ -96,17 +97,18 @@ def test_a_part_of_the_release_is_refused_when_strict(prepare, tmp_path):
 
 @pytest.fixture
 def images(tmp_path):
-    """All but 23 and 40 to 44; 34 cannot be read."""
+    """All but 23 and 40 to 44; 34 lies in an archive."""
     folder = tmp_path / "photos"
     folder.mkdir()
     for number in [*range(10, 15), 20, 21, 22, 24, *range(30, 34)]:
         Image.fromarray(np.zeros((2, 3), dtype=np.uint8)).save(folder / f"{number}.png")
-    (folder / "34.jpg").write_text("Photo is no longer available")
-    return folder
+    with tarfile.open(tmp_path / "more.tar", "w") as archive:
+        archive.add(folder / "10.png", "val/34.png")
+    return [folder, tmp_path / "more.tar"]
 
 
 def test_stories_of_images_that_are_gone_are_dropped(prepare, images, tmp_path):
-    status, out, _ = prepare("--threshold", 1, "--images", images)
+    status, out, _ = prepare("--threshold", 1, "--images", *images)
     assert status == 0
     assert "exception, train images missing: 1 (23; all in prepare.json)" in out
     assert "exception, train stories left out, images missing: 1 (c; all in" in out
@@ -167,7 +169,7 @@ def test_descriptions_in_sequence_have_the_layout_of_stories(prepare, tmp_path):
 
 def test_descriptions_in_isolation_are_captions(prepare, images, tmp_path):
     options = ["--tier", "description-in-isolation", "--threshold", 2]
-    status, out, err = prepare(*options, "--images", images)
+    status, out, err = prepare(*options, "--images", *images)
     assert (status, err) == (0, "")
     assert out.startswith("train: 9 images, 14 captions, 70 words")
     assert "exception, train images missing: 5 (23, 40, 41, ...; all in prep" in out

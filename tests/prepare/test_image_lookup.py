@@ -1,41 +1,11 @@
-"""Which images can be had, in folders and in stores."""
-
-import tarfile
+"""Which images feature stores have, by their names."""
 
 import numpy as np
 import pytest
-from PIL import Image
 
-from fairseq_mm.cli.image_lookup import keys_in_stores, missing_in_folders
+from fairseq_mm.cli.prepare import keys_in_stores
 from fairseq_mm.data.feature_store_writer import FeatureStoreWriter
 from fairseq_mm.errors import UserError
-
-
-@pytest.fixture
-def images(tmp_path):
-    """Five images; 5 lies in an archive."""
-    folder = tmp_path / "photos"
-    (folder / "train").mkdir(parents=True)
-    image = Image.fromarray(np.zeros((3, 5, 3), dtype=np.uint8))
-    image.save(folder / "train" / "1.JPG", format="jpeg")
-    image.save(folder / "2.png")
-    (folder / "3.jpg").write_bytes((folder / "train" / "1.JPG").read_bytes()[:150])
-    (folder / "4.gif").write_bytes(b"")
-    (folder / "6.txt").write_text("no image")
-    with tarfile.open(tmp_path / "more.tar", "w") as archive:
-        archive.add(folder / "2.png", "val/5.png")
-    return folder
-
-
-def test_images_are_found_by_their_stem_in_folders_and_archives(images, tmp_path):
-    folders = [str(images), str(tmp_path / "more.tar")]
-    missing = missing_in_folders("1234567", folders)
-    assert missing == {"6": "no such file", "7": "no such file"}
-
-
-def test_a_folder_that_is_not_there_is_refused():
-    with pytest.raises(UserError, match=r"nowhere: no such file or folder"):
-        missing_in_folders("1", ["nowhere"])
 
 
 @pytest.fixture
