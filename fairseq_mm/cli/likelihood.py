@@ -33,16 +33,14 @@ WORDS_HELP = (
     "Score only the first N words of each story of a prompt; the end of a truncated story is not "
     "scored (default: as many as the model has positions for)."
 )
+# number of tokens of texts in a batch, padding included; 32000 on other devices
+BATCH_TOKENS = {"cpu": 4000}
 # options and their defaults, by the kinds of checkpoints that have them
 Options = Mapping[str, Mapping[str, Any]]
 
 
-def add_scoring_arguments(parser: argparse.ArgumentParser) -> Any:
-    """Add the options that every kind of checkpoint accepts.
-
-    Returns:
-        Group of the options about speed and memory, to which the caller can add options.
-    """
+def add_scoring_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options that every kind of checkpoint accepts."""
     parser.add_argument("data", metavar="DATA", help="Data folder, made by fairseq-mm prepare.")
     arguments.add(
         parser,
@@ -63,13 +61,7 @@ def add_scoring_arguments(parser: argparse.ArgumentParser) -> Any:
         help="Precision of the networks; bfloat16 rounds a token's log-probability in its third "
         "digit (default: float32).",
     )
-    arguments.add_numbers(
-        group,
-        threads="Number of CPU threads (default: PyTorch's).",
-        batch_tokens="Maximum number of tokens of stories in a batch (default: 4000 on a CPU, "
-        "32000 on a GPU).",
-    )
-    return group
+    arguments.add_numbers(group, threads="Number of CPU threads (default: PyTorch's).")
 
 
 def resolve_options(
@@ -173,7 +165,7 @@ class _Texts:
         self.device = models.device
         self.options = {
             "precision": args.precision,
-            "batch_tokens": args.batch_tokens or (4000 if models.device.type == "cpu" else 32000),
+            "batch_tokens": BATCH_TOKENS.get(models.device.type, 32000),
         }
 
     def identity(self) -> dict[str, Any]:
@@ -408,7 +400,7 @@ class DatasetTexts:
             task.target_dictionary,
             device=self.device,
             precision=args.precision,
-            batch_tokens=args.batch_tokens or 4000,
+            batch_tokens=BATCH_TOKENS["cpu"],
         )
         self.texts = range(len(self.dataset))
         self.names: list[str] = []

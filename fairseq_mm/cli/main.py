@@ -104,6 +104,10 @@ GONE = {
     "extract --decode-on": "--workers",
     "hf:": "`--model timm:NAME` (CLIP, SigLIP, DINO, ...)",
     "open_clip:": "`--model timm:NAME` (CLIP, SigLIP, DINO, ...)",
+    **dict.fromkeys(
+        ("rank --all-pairs", "rank --block-rows", "rank --batch-tokens", "rank --folds"),
+        "the command without it: --draws repeats the sampling, and batches have the default size",
+    ),
     "report --training-log": "tensorboard (fairseq-train --tensorboard-logdir)",
     "report --result": "--metrics, which computes the scores",
     "report --figures": "the table of differences on the page",

@@ -4,7 +4,7 @@ fit their own prompt or images better than others.
   fairseq-mm rank data-bin/flickr8k --checkpoint checkpoints/m_rnn \\
       --split valid --top 5
   fairseq-mm rank data-bin/flickr8k --checkpoint checkpoints/vse_bow \\
-      --split test --folds 5
+      --split test
   fairseq-mm rank data-bin/wp --checkpoint a.pt:b.pt --stories 1000 --draws 20 \\
       --seed 1
   fairseq-mm rank data-bin/vist --checkpoint checkpoints/glac --candidates 10
@@ -48,8 +48,6 @@ _STORIES = {
     "stories": 1000,  # number of stories and candidates as in Fan et al. 2018
     "draws": 20,  # the paper has one draw, which is noisy
     "candidates": 10,
-    "all_pairs": False,
-    "batch_tokens": None,
 }
 OPTIONS: likelihood.Options = {
     "captions": {
@@ -58,22 +56,16 @@ OPTIONS: likelihood.Options = {
         "shortlist": None,
         "max_images": None,
         "top": None,
-        "block_rows": None,
         "features": None,
     },
-    "vectors": {"max_images": None, "folds": 1, "top": None, "features": None},
+    "vectors": {"max_images": None, "top": None, "features": None},
     "prompts": {**_STORIES, "words": None},
     "albums": {**_STORIES, "features": None},
 }
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    speed = likelihood.add_scoring_arguments(parser)
-    arguments.add_numbers(
-        speed,
-        block_rows="Number of words of captions whose probabilities over the vocabulary are in "
-        "memory at once (default: 1024 on a CPU, 65536 on a GPU).",
-    )
+    likelihood.add_scoring_arguments(parser)
     parser.add_argument(
         "--output", metavar="DIR", help="Folder to write (default: CHECKPOINT.rank-SPLIT)."
     )
@@ -93,8 +85,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         max_images="Rank only the first N images (default: all).",
         top="Write the N best of each query to ranks.jsonl: ids, captions as published and scores "
         "(default: none).",
-        folds="Rank within each of N equal parts of the images and average the results, as in the "
-        "5 x 1k protocol of COCO; only by vectors (default: 1).",
     )
     stories = parser.add_argument_group("stories")
     arguments.add_numbers(
@@ -104,12 +94,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "(default: 10).",
         draws="Number of times that the other candidates are sampled (default: 20).",
         words=likelihood.WORDS_HELP,
-    )
-    stories.add_argument(
-        "--all-pairs",
-        action="store_true",
-        help="Score each story under all prompts or albums, and print the mean over all possible "
-        "samples of candidates.",
     )
 
 

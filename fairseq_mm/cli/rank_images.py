@@ -25,6 +25,7 @@ from fairseq_mm.errors import UserError
 from fairseq_mm.inference.checkpoint import Checkpoint, usable_device
 from fairseq_mm.metrics.ranks import (
     RankSummary,
+    TrueRanks,
     chance_summary,
     curve_percentages,
     recall_curve,
@@ -42,7 +43,7 @@ from fairseq_mm.retrieval.split_to_rank import (
     mean_training_image,
     sample_training_images,
 )
-from fairseq_mm.retrieval.vector_ranking import mean_summary, rank_folds
+from fairseq_mm.retrieval.vector_ranking import rank_vectors
 from fairseq_mm.tasks._ranking_validation import embed_split
 
 TITLES = {
@@ -104,7 +105,7 @@ def rank_images(args: argparse.Namespace, checkpoints: Sequence[Checkpoint], kin
     with only_writer(output):
         if kind == "vectors":
             retrievals = _rank_by_vectors(models, task, args, device)
-            result: dict[str, Any] = {"folds": args.folds}
+            result: dict[str, Any] = {}
             card["scores"] = {"of": "inner products of vectors"}
         else:
             retrievals, card["scores"] = _rank_by_likelihood(
@@ -126,7 +127,7 @@ def _build_card(
         "text": os.path.join(args.data, f"{args.split}.bin"),
         "visual_ids": os.path.join(args.data, f"{args.split}.visual_ids"),
     }
-    names = ("marginal", "marginal_images", "shortlist", "max_images", "folds")
+    names = ("marginal", "marginal_images", "shortlist", "max_images")
     card = build_card(args, files, names, device)
     # PyTorch chooses the number if --threads is not given; it can change the last digits.
     card["options"]["threads"] = torch.get_num_threads()
@@ -248,7 +249,7 @@ def _fill(
         len(split),
         start=task.target_dictionary.eos(),
         precision=args.precision,
-        block_rows=args.block_rows or (1024 if device.type == "cpu" else 65536),
+        block_rows=1024 if device.type == "cpu" else 65536,
     )
     with tqdm(
         total=len(split.sentences),
@@ -372,15 +373,8 @@ def _rank_by_vectors(
     images, names = images[: args.max_images], names[: args.max_images]
     sentences, owner, lines = split.sentences[is_kept], owner[is_kept], split.lines[is_kept]
     with elapsed_time("rank"):
-        folds = rank_folds(images, sentences, owner, folds=args.folds, image_names=names)
-    summary = mean_summary([ranks.summary() for ranks in folds])
-    # Each fold ranks the sentences of its own images, in the order of the lines.
-    images_of_fold = len(images) // args.folds
-    by_fold = np.argsort(owner // images_of_fold, kind="stable")
-    sentences_of_fold = np.bincount(owner // images_of_fold)
-    image_ranks = np.empty(len(lines), dtype=np.int64)
-    image_ranks[by_fold] = np.concatenate([fold.image_ranks for fold in folds])
-    sentence_ranks = np.concatenate([fold.sentence_ranks for fold in folds])
+        ranks = rank_vectors(images, sentences, owner, image_names=names)
+    I, N = len(images), len(sentences)  # noqa: E741
 
     def find_best(
         queries: np.ndarray, candidates: np.ndarray, ids: Sequence[Any], texts: Any = None
@@ -390,24 +384,24 @@ def _rank_by_vectors(
         return [_build_records(*row, ids, texts) for row in rows]
 
     best_images, best_sentences = None, None
-    if args.top:  # folds affect the ranks, not the best candidates
+    if args.top:
         texts = caption_texts(task, args.split, lines.tolist())
         units = unit_vectors(sentences, "sentence"), unit_vectors(images, "image")
         best_images = find_best(units[0], units[1], names)
         best_sentences = find_best(units[1], units[0], lines.tolist(), texts)
     return {
         "image_retrieval": Retrieval(
-            summary.image_retrieval,
-            chance_summary(np.ones_like(owner), np.full_like(owner, images_of_fold)),
+            summarize_ranks(TrueRanks(np.arange(N), ranks.image_ranks, np.full(N, I))),
+            chance_summary(np.ones_like(owner), np.full(N, I)),
             lines.tolist(),
-            image_ranks.tolist(),
+            ranks.image_ranks.tolist(),
             best_images,
         ),
         "sentence_retrieval": Retrieval(
-            summary.sentence_retrieval,
-            chance_summary(np.bincount(owner), sentences_of_fold.repeat(images_of_fold)),
+            summarize_ranks(TrueRanks(np.arange(I), ranks.sentence_ranks, np.full(I, N))),
+            chance_summary(np.bincount(owner), np.full(I, N)),
             names,
-            sentence_ranks.tolist(),
+            ranks.sentence_ranks.tolist(),
             best_sentences,
         ),
     }
@@ -434,8 +428,6 @@ def _report(
         for value in figures[name]["recall_at"].values()
     )
     _print(figures, chance, rsum)
-    if result.get("folds", 1) > 1:
-        print(f"means over {result['folds']} folds of the images, in their order")
     whole = {"results": figures, "chance": chance, "rsum": rsum, **result, "card": card}
     lines = []
     for name, task in retrievals.items():

@@ -68,8 +68,6 @@ def rank_stories(args: argparse.Namespace, checkpoints: Sequence[Checkpoint], ki
         # The file may have likelihoods of an earlier run, which are not computed again.
         file = PairScores(output, identity, condition="prompt" if kind == "prompts" else "images")
         pairs = condition_ranking.needed_pairs(columns.true, distractors)
-        if args.all_pairs:  # the mean over all draws needs them
-            pairs = np.indices((len(lines), len(columns.texts))).reshape(2, -1).T
         scores = _score(file, pairs, texts, lines, columns)
         rank = (
             condition_ranking.rank_prompts if kind == "prompts" else condition_ranking.rank_albums
@@ -88,7 +86,7 @@ def rank_stories(args: argparse.Namespace, checkpoints: Sequence[Checkpoint], ki
             "scores_of": identity,
         }
         _print(report, kind)
-        names = ("stories", "draws", "candidates", "words", "all_pairs")
+        names = ("stories", "draws", "candidates", "words")
         report["card"] = build_card(args, texts.files, names, texts.device)
         write_file(os.path.join(output, "ranking.json"), json.dumps(report, indent=2) + "\n")
         entries = _entries(texts, lines, scores, columns.true, distractors)
@@ -196,10 +194,6 @@ def _print(report: Mapping[str, Any], kind: str) -> None:
         interval = _write_interval(figure["interval"], write)
         line = f"{title:<13} {write(figure['value']):>6}{unit}  {interval}  "
         line += f"chance {write(figure['chance'])}{unit}"
-        if figure["all_draws"] is not None:
-            line += f"  over all draws {write(figure['all_draws'])}{unit}"
-        if figure["all_draws_interval"] is not None:
-            line += f" {_write_interval(figure['all_draws_interval'], write)}"
         print(line)
     print(f"{'ties':<13} {100 * report['ties']:6.1f} %")
     print(report["signature"])

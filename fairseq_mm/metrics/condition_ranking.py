@@ -3,9 +3,9 @@
 The measure for prompts is defined in Fan et al. 2018, section 5.5: "Stories are decoded under 10
 different prompts, 9 randomly sampled prompts and 1 true corresponding prompt, [...] We measure the
 percentage of cases where the true prompt is the most likely to generate the story." A single sample
-of 9 prompts per story is noisy, so several samples ("draws") are compared, and the expectation over
-all possible samples can be computed as well. The albums of visual stories are ranked in the same
-way: a model that ignores its images gives a story the same likelihood under every album.
+of 9 prompts per story is noisy, so several samples ("draws") are compared. The albums of visual
+stories are ranked in the same way: a model that ignores its images gives a story the same
+likelihood under every album.
 
 The caller scores only the necessary pairs of story and condition:
 
@@ -20,7 +20,6 @@ story's tokens; only log-likelihoods of the same story are compared.
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from math import comb
 from typing import NamedTuple, Optional
 
 import numpy as np
@@ -59,17 +58,11 @@ class Figure(NamedTuple):
         value: The mean.
         interval: 95 % bootstrap interval of ``value``.
         chance: Expectation of ``value`` if all scores were random.
-        all_draws: Mean over stories and all possible draws, in closed form; None unless each story
-            was scored under all conditions.
-        all_draws_interval: 95 % bootstrap interval of ``all_draws``, for which stories are
-            resampled; None if it was not computed.
     """
 
     value: float
     interval: Interval
     chance: float
-    all_draws: Optional[float]
-    all_draws_interval: Optional[Interval] = None
 
 
 class PromptRanking(NamedTuple):
@@ -245,36 +238,6 @@ def draw_credits(scores: np.ndarray, true: np.ndarray, distractors: np.ndarray) 
     return np.where((others > own).any(axis=2), 0.0, 1 / (1 + equal))
 
 
-def all_draws_credits(
-    scores: np.ndarray, true: np.ndarray, *, distractors: int = DISTRACTORS
-) -> np.ndarray:
-    """Compute the mean of :func:`draw_credits` over all possible draws of other prompts: [stories].
-
-    The credit in a draw is 0 if one of its prompts scores higher than the story's own prompt, and
-    1 / (1 + j) if j prompts score equally.
-
-    Args:
-        scores: ``[stories, columns]``, log-likelihoods of all pairs, without NaN.
-        true: ``[stories]``, column of the story's own prompt.
-        distractors: Number K of other prompts in a draw.
-    """
-    own = scores[np.arange(len(true)), true][:, None]
-    lower = (scores < own).sum(axis=1)
-    # the own condition equals itself
-    equal = (scores == own).sum(axis=1) - 1
-    # of the M other prompts, w score lower and t equally; a draw of K prompts with j ties has the
-    # credit 1 / (1 + j); summed over j by Vandermonde's identity, the mean is
-    # (C(t + w + 1, K + 1) - C(w, K + 1)) / ((t + 1) C(M, K)), without ties C(w, K) / C(M, K)
-    # in Python's integers: binomials of a thousand prompts do not fit into 64 bits
-    possible = comb(scores.shape[1] - 1, distractors)
-    return np.array(
-        [
-            (comb(t + w + 1, distractors + 1) - comb(w, distractors + 1)) / ((t + 1) * possible)
-            for t, w in zip(equal.tolist(), lower.tolist())
-        ]
-    )
-
-
 def rank_prompts(
     scores: np.ndarray,
     true: np.ndarray,
@@ -297,17 +260,10 @@ def rank_prompts(
     draw_counts = generator.multinomial(draws, np.full(draws, 1 / draws), size=samples)
     # all resampled means as one product of counts: no resampled matrix is copied
     totals = np.einsum("nd,ds,ns->n", draw_counts, credit, story_counts, optimize=True)
-    all_draws, all_draws_interval = None, None
-    if not np.isnan(scores).any():
-        limits = all_draws_credits(scores, true, distractors=K)
-        all_draws = float(limits.mean())
-        all_draws_interval = interval(story_counts @ limits / stories)
     accuracy = Figure(
         value=float(credit.mean()),
         interval=interval(totals / (draws * stories)),
         chance=1 / (K + 1),
-        all_draws=all_draws,
-        all_draws_interval=all_draws_interval,
     )
     ties = float(((credit > 0) & (credit < 1)).mean())
     return PromptRanking(accuracy, credit.mean(axis=1), stories, ties)
@@ -343,27 +299,17 @@ def rank_albums(
     """
     stories, K = distractors.shape[1:]
     ranks = candidate_ranks(scores, true, distractors)
-    limits: tuple[Optional[float], Optional[float]] = (None, None)
-    if not np.isnan(scores).any():
-        # Over all draws of K of the M other albums, w of which make a story less likely than its
-        # own album: the own album has rank 1 in a share C(w, K) / C(M, K) of the draws, and on
-        # average, K (M - w) / M albums of a draw rank before it.
-        own = scores[np.arange(stories), true][:, None]
-        M = scores.shape[1] - 1
-        lower = (scores < own - TIE).sum(axis=1)
-        first = np.array([comb(w, K) / comb(M, K) for w in lower.tolist()])
-        limits = float(first.mean()), float((1 + K * (M - lower) / M).mean())
     figures = []
-    for values, chance, limit in (
-        (ranks == 1, 1 / (K + 1), limits[0]),
+    for values, chance in (
+        (ranks == 1, 1 / (K + 1)),
         # the mean of the ranks 1 to K + 1
-        (ranks, (K + 2) / 2, limits[1]),
+        (ranks, (K + 2) / 2),
     ):
         means = values.mean(axis=0)  # [stories]
         scores_of_samples = resampled(
             means[:, None], lambda sums: float(sums[0] / stories), samples=samples, seed=seed
         )
-        figures.append(Figure(float(means.mean()), interval(scores_of_samples), chance, limit))
+        figures.append(Figure(float(means.mean()), interval(scores_of_samples), chance))
     # ranks in which near-equal scores count for the system: the difference is the ties' doing
     without_ties = candidate_ranks(scores, true, distractors, tie=-TIE)
     return AlbumRanking(figures[0], figures[1], stories, float((without_ties < ranks).mean()))

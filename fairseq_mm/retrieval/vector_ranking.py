@@ -14,7 +14,6 @@ from typing import Any, Optional
 import numpy as np
 
 from fairseq_mm.errors import UserError
-from fairseq_mm.metrics.ranks import RankSummary, TrueRanks, summarize_ranks
 from fairseq_mm.retrieval.exact_products import (
     ExactProducts,
     bounds_around,
@@ -47,38 +46,14 @@ class VectorRanks:
     image_ranks: np.ndarray
     sentence_ranks: np.ndarray
 
-    def summary(self) -> "RetrievalSummary":
-        I, N = len(self.sentence_ranks), len(self.image_ranks)  # noqa: E741
-        return RetrievalSummary(
-            image_retrieval=summarize_ranks(
-                TrueRanks(np.arange(N), self.image_ranks, np.full(N, I))
-            ),
-            sentence_retrieval=summarize_ranks(
-                TrueRanks(np.arange(I), self.sentence_ranks, np.full(I, N))
-            ),
-        )
 
-
-@dataclass(frozen=True)
-class RetrievalSummary:
-    """Summaries of both directions of retrieval.
-
-    Args:
-        image_retrieval: Summary of the search for the image of each sentence.
-        sentence_retrieval: Summary of the search for the sentences of each image.
-    """
-
-    image_retrieval: RankSummary
-    sentence_retrieval: RankSummary
-
-    @property
-    def rsum(self) -> float:
-        """Sum of R@K in percent over both directions and all K (at most 600 for K = 1, 5, 10)."""
-        both = (self.image_retrieval, self.sentence_retrieval)
-        return sum(value for summary in both for value in summary.recall_at.values())
-
-
-def rank_vectors(images: Any, sentences: Any, image_of_sentence: Sequence[int]) -> VectorRanks:
+def rank_vectors(
+    images: Any,
+    sentences: Any,
+    image_of_sentence: Sequence[int],
+    *,
+    image_names: Optional[Sequence[str]] = None,
+) -> VectorRanks:
     """Rank images for each sentence and sentences for each image.
 
     An image can be described by any number of sentences.
@@ -90,12 +65,14 @@ def rank_vectors(images: Any, sentences: Any, image_of_sentence: Sequence[int]) 
         images: ``[I, K]`` vectors of I images, array or tensor of any floating-point type.
         sentences: ``[N, K]`` vectors of N sentences, array or tensor of any floating-point type.
         image_of_sentence: ``[N]`` row in ``images`` of the image that each sentence describes.
+        image_names: Name of each image, for messages; None to name images by number.
     """
-    images, sentences = float32_rows(images, "image"), float32_rows(sentences, "sentence")
+    images = float32_rows(images, "image", names=image_names)
+    sentences = float32_rows(sentences, "sentence")
     K = images.shape[1]
     check_same_dimension(K, "image", sentences.shape[1], "sentence")
     true_image = np.asarray(image_of_sentence)  # [N]
-    _check_images_of_sentences(true_image, len(images), len(sentences))
+    _check_images_of_sentences(true_image, len(images), len(sentences), image_names)
     image_norms, sentence_norms = norm_bounds(images), norm_bounds(sentences)
     multiply = ExactProducts(images, sentences)
     # exact, because bounds around rounded scores would be twice as far apart
@@ -181,63 +158,6 @@ def _find_true(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return the rows and the columns of the elements of a matrix that are True."""
     # faster than np.nonzero in two dimensions
     return np.divmod(np.flatnonzero(values), values.shape[1])
-
-
-def rank_folds(
-    images: Any,
-    sentences: Any,
-    image_of_sentence: Sequence[int],
-    *,
-    folds: int,
-    image_names: Optional[Sequence[str]] = None,
-) -> list[VectorRanks]:
-    """Rank within each of several equal parts of the images, as in COCO's 5 x 1k protocol.
-
-    Return the ranks of each part. A part consists of consecutive images and their sentences. Raise
-    UserError if the number of images is not a multiple of ``folds``, or for the same reasons as
-    :func:`rank_vectors`.
-
-    Args:
-        images: See :func:`rank_vectors`.
-        sentences: See :func:`rank_vectors`.
-        image_of_sentence: See :func:`rank_vectors`.
-        folds: Number of parts.
-        image_names: Name of each image, for messages; None to name images by number.
-    """
-    images = float32_rows(images, "image", names=image_names)
-    sentences, true_image = float32_rows(sentences, "sentence"), np.asarray(image_of_sentence)
-    _check_images_of_sentences(true_image, len(images), len(sentences), image_names)
-    if folds < 1 or len(images) % folds:
-        raise UserError(f"{len(images)} images cannot be parted into {folds} equal folds.")
-    size = len(images) // folds
-    ranks = []
-    for start in range(0, len(images), size):
-        members = np.flatnonzero((true_image >= start) & (true_image < start + size))
-        part = images[start : start + size]
-        ranks.append(rank_vectors(part, sentences[members], true_image[members] - start))
-    return ranks
-
-
-def mean_summary(summaries: Sequence[RetrievalSummary]) -> RetrievalSummary:
-    """Average the scores of folds, including the median rank; add the numbers of queries."""
-    return RetrievalSummary(
-        image_retrieval=_mean([summary.image_retrieval for summary in summaries]),
-        sentence_retrieval=_mean([summary.sentence_retrieval for summary in summaries]),
-    )
-
-
-def _mean(summaries: list[RankSummary]) -> RankSummary:
-    count = len(summaries)
-    return RankSummary(
-        recall_at={
-            k: sum(summary.recall_at[k] for summary in summaries) / count
-            for k in summaries[0].recall_at
-        },
-        median_rank=sum(summary.median_rank for summary in summaries) / count,
-        mean_rank=sum(summary.mean_rank for summary in summaries) / count,
-        queries=sum(summary.queries for summary in summaries),
-        candidates=sum(summary.candidates for summary in summaries) / count,
-    )
 
 
 def _check_images_of_sentences(

@@ -175,42 +175,25 @@ def test_a_captioner_has_no_vectors(trained, captioner, tmp_path, capsys):
     err = capsys.readouterr().err
     assert "checkpoint_best.pt: must embed images and sentences" in err
     assert len(err.splitlines()) == 1
-    assert main(["rank", str(trained[0]), "--checkpoint", str(captioner), "--folds", "2"]) == 2
-    assert (
-        "--folds: is for checkpoints of image-sentence embeddings, but" in capsys.readouterr().err
-    )
 
 
-@pytest.mark.parametrize(("options", "folds", "count"), [([], 1, 7), (["--max-images", 6], 2, 6)])
+@pytest.mark.parametrize(("options", "count"), [([], 7), (["--max-images", 6], 6)])
 def test_ranks_are_those_of_the_models_own_cosines(
-    trained, model_and_task, tmp_path, capsys, options, folds, count
+    trained, model_and_task, tmp_path, capsys, options, count
 ):
     data, checkpoints = trained
-    arguments = [
-        data,
-        "--checkpoint",
-        checkpoints,
-        "--output",
-        tmp_path,
-        "--folds",
-        folds,
-        *options,
-    ]
+    arguments = [data, "--checkpoint", checkpoints, "--output", tmp_path, *options]
     assert main(["rank", *map(str, arguments)]) in (0, None)
     images, lines = vectors_one_by_one(*model_and_task)
     visual_ids = model_and_task[1].datasets["valid"].visual_ids
     keys = list(images)[:count]
-    size = count // folds
     expected = []
-    fold_of = {key: i // size for i, key in enumerate(keys)}
-    for n, vector in enumerate(lines):
-        if visual_ids[n] in fold_of:
-            others = [key for key in keys if fold_of[key] == fold_of[visual_ids[n]]]
-            own = images[visual_ids[n]] @ vector
-            rank = sum(images[key] @ vector >= own for key in others)
-            expected.append(("image_retrieval", n, rank))
+    listed = [n for n in range(len(lines)) if visual_ids[n] in keys]
+    for n in listed:
+        own = images[visual_ids[n]] @ lines[n]
+        rank = sum(images[key] @ lines[n] >= own for key in keys)
+        expected.append(("image_retrieval", n, rank))
     for key in keys:
-        listed = [n for n in range(len(lines)) if fold_of.get(visual_ids[n]) == fold_of[key]]
         scores = {n: images[key] @ lines[n] for n in listed}
         best = max(scores[n] for n in listed if visual_ids[n] == key)
         rank = 1 + sum(scores[n] >= best for n in listed if visual_ids[n] != key)
@@ -219,16 +202,14 @@ def test_ranks_are_those_of_the_models_own_cosines(
     assert [(entry["task"], entry["id"], entry["rank"]) for entry in written] == expected
     result = json.loads((tmp_path / "ranks.json").read_text())
     figures = result["results"]["sentence_retrieval"]
-    assert figures["candidates"] == 3 * size
-    if folds == 1:
+    assert figures["candidates"] == 3 * count
+    if count == 7:
         ranks = [rank for task, _, rank in expected if task == "sentence_retrieval"]
         assert figures["recall_at"]["1"] == pytest.approx(100 * np.mean(np.array(ranks) <= 1))
         assert figures["median_rank"] == sorted(ranks)[3]
-    assert result["card"]["options"]["folds"] == folds
     out = capsys.readouterr().out
     assert "sentences for an image" in out
     assert f"rsum {result['rsum']:.1f}" in out
-    assert ("means over 2 folds" in out) == (folds == 2)
 
 
 def test_the_best_of_each_query_are_written(trained, model_and_task, tmp_path, capsys):
@@ -293,5 +274,3 @@ def test_options_of_likelihoods_are_refused(trained, tmp_path, capsys):
     arguments = ["rank", str(data), "--checkpoint", str(checkpoints), "--output", str(tmp_path)]
     assert main([*arguments, "--shortlist", "3"]) == 2
     assert "--shortlist: is for checkpoints of captions, but" in capsys.readouterr().err
-    assert main([*arguments, "--folds", "2"]) == 2
-    assert "7 images cannot be parted into 2 equal folds" in capsys.readouterr().err

@@ -10,6 +10,7 @@ from fairseq.logging import progress_bar
 from toy_data import make_captions_folder, make_videos_folder, run_fairseq
 from toy_story_models import make_story_folder, train_stories
 
+from fairseq_mm.cli.likelihood import BATCH_TOKENS
 from fairseq_mm.cli.main import main
 
 PAIR = ["--task", "translation", "--source-lang", "wp_source", "--target-lang", "wp_target"]
@@ -101,8 +102,9 @@ def test_captions_and_summaries_have_the_perplexity_of_fairseq_validate(
     with pytest.MonkeyPatch.context() as patch:
         run_fairseq(patch, "train", data, *task, *options.split(), *save)
     path = tmp_path / "model/checkpoint_best.pt"
+    monkeypatch.setitem(BATCH_TOKENS, "cpu", 30)
     capsys.readouterr()
-    arguments = [data, "--checkpoint", path, "--json", tmp_path / "p.json", "--batch-tokens", 30]
+    arguments = [data, "--checkpoint", path, "--json", tmp_path / "p.json"]
     assert main(["perplexity", *map(str, arguments), "--device", "cpu"]) == 0
     result = json.loads((tmp_path / "p.json").read_text())
     bits = validated(data, path, task, monkeypatch)

@@ -899,7 +899,7 @@ INVOCATIONS = (
     Invocation(
         "rank of visual stories",
         of_kind(VISUAL_STORY),
-        ranked_stories("--candidates 3 --all-pairs"),
+        ranked_stories("--candidates 3"),
     ),
     Invocation(
         "perplexity of visual stories",
@@ -980,7 +980,7 @@ INVOCATIONS = (
     Invocation(
         "rank of stories",
         of_kind(STORY, but=WITHOUT_DICTIONARY),
-        ranked_stories("--candidates 3 --all-pairs"),
+        ranked_stories("--candidates 3"),
     ),
     Invocation(
         "perplexity of stories",

@@ -57,7 +57,7 @@ COMMANDS = {
     "score": "score hypotheses.jsonl --data captioner/data.moved --split valid --metrics bleu "
     "--json {out}/s.json --per-item {out}/items.jsonl",
     "rank": "rank captioner/data.moved --checkpoint captioner --split valid --device cpu "
-    "--marginal-images 3 --shortlist 2 --block-rows 16 --output {out}",
+    "--marginal-images 3 --shortlist 2 --output {out}",
     "fairseq-train": TRAIN,
 }
 

@@ -7,7 +7,7 @@ import torch
 from fairseq_mm.errors import UserError
 from fairseq_mm.metrics.ranks import true_ranks
 from fairseq_mm.retrieval import exact_products, vector_ranking
-from fairseq_mm.retrieval.vector_ranking import mean_summary, rank_folds, rank_vectors
+from fairseq_mm.retrieval.vector_ranking import rank_vectors
 
 
 def unit(vectors):
@@ -121,11 +121,6 @@ def test_ranks_over_several_blocks_equal_those_of_the_full_matrix():
     by_image = true_ranks(lambda s, e: scores[s:e], np.arange(1100), image_of)
     assert found.image_ranks.tolist() == by_sentence.first.tolist()
     assert found.sentence_ranks.tolist() == by_image.first.tolist()
-    summary = found.summary()
-    assert summary.sentence_retrieval.mean_rank == pytest.approx(by_image.first.mean())
-    assert summary.sentence_retrieval.candidates == 8500
-    assert summary.image_retrieval.candidates == 1100
-    assert summary.image_retrieval.queries == 8500
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
@@ -144,36 +139,12 @@ def test_summary_by_hand():
     found = rank_vectors(np.array([[1.0], [-1.0]]), np.array([[2.0], [-1.0], [-3.0]]), [0, 0, 1])
     assert found.sentence_ranks.tolist() == [1, 1]
     assert found.image_ranks.tolist() == [1, 2, 1]
-    summary = found.summary()
-    assert summary.sentence_retrieval.recall_at == {1: 100.0, 5: 100.0, 10: 100.0}
-    assert summary.image_retrieval.recall_at[1] == pytest.approx(200 / 3)
-    assert summary.rsum == pytest.approx(500 + 200 / 3)
-
-
-def test_folds_are_ranked_apart_and_averaged():
-    images, sentences, image_of = random_task(8, 20, 70, 6)
-    found = rank_folds(images, sentences, image_of, folds=5)
-    summaries = []
-    for fold, ranks in enumerate(found):
-        members = [n for n in range(70) if image_of[n] // 4 == fold]
-        part = images[4 * fold : 4 * fold + 4]
-        owners = [image_of[n] - 4 * fold for n in members]
-        assert_equal(ranks, brute_force(part, sentences[members], owners))
-        summaries.append(ranks.summary())
-    mean = mean_summary(summaries)
-    assert mean.rsum == pytest.approx(np.mean([summary.rsum for summary in summaries]))
-    medians = [summary.sentence_retrieval.median_rank for summary in summaries]
-    assert mean.sentence_retrieval.median_rank == pytest.approx(np.mean(medians))
-    assert mean.image_retrieval.queries == 70
-    assert mean.image_retrieval.candidates == 4
-    with pytest.raises(UserError, match="20 images cannot be parted into 3 equal folds"):
-        rank_folds(images, sentences, image_of, folds=3)
 
 
 def test_an_image_without_sentences_is_named():
     vectors = np.eye(3)
     with pytest.raises(UserError, match=r"^image 1 \(b.jpg\) has no sentence \(1 of 3 images"):
-        rank_folds(vectors, vectors[:2], [0, 2], folds=1, image_names=["a.jpg", "b.jpg", "c.jpg"])
+        rank_vectors(vectors, vectors[:2], [0, 2], image_names=["a.jpg", "b.jpg", "c.jpg"])
 
 
 def test_other_mistakes_are_one_line():
@@ -192,4 +163,4 @@ def test_other_mistakes_are_one_line():
         with pytest.raises(UserError, match=f"^sentence vector 1 {message}"):
             rank_vectors(eye, broken, [0, 1, 2])
     with pytest.raises(UserError, match=r"^image vector 1 \(b\) has NaN"):
-        rank_folds(np.diag([1, np.inf, 1]), eye, [0, 1, 2], folds=1, image_names="abc")
+        rank_vectors(np.diag([1, np.inf, 1]), eye, [0, 1, 2], image_names="abc")
