@@ -36,7 +36,7 @@ from fairseq_mm.cli.run_set_up import keep_freed_memory
 from fairseq_mm.errors import UserError
 from fairseq_mm.extract.images import MAX_PIXELS
 from fairseq_mm.extract.media_list import ID_FORMS, IMAGES, VIDEOS, list_images, select_shard
-from fairseq_mm.extract.preprocessing import CROPS, INTERPOLATIONS, NORMALIZATIONS, RESIZES
+from fairseq_mm.extract.preprocessing import CROPS, NORMALIZATIONS, RESIZES
 
 
 class _ListModels(argparse.Action):
@@ -68,14 +68,6 @@ ARGUMENTS: dict[str, Rows] = {
             "Folder (with its subfolders), image, .tar of images, or .jsonl with `image`; or the "
             "same of videos, with `video`.",
             {"nargs": "*", "metavar": "INPUT"},
-        ),
-        "--list": (
-            "List of one path a line, or id, tab, path.",
-            {**REPEATED, "metavar": "FILE"},
-        ),
-        "--root": (
-            "Folder of relative paths in lists (default: the list's own).",
-            {"metavar": "DIR"},
         ),
         "--ids": (
             "What an item is called in the store (default: name, such as dog.jpg; stem: dog).",
@@ -127,10 +119,6 @@ ARGUMENTS: dict[str, Rows] = {
             "Frames a second to resample to; 0, the default, takes each frame once.",
             {"type": float},
         ),
-        "--keep-damaged": (
-            "Take what can be decoded of truncated or damaged videos, instead of leaving them out.",
-            FLAG,
-        ),
     },
     "preprocessing (default: the model's own)": {
         "--resize": ("Resize the short side, both sides, or nothing.", {"choices": RESIZES}),
@@ -141,7 +129,6 @@ ARGUMENTS: dict[str, Rows] = {
             "Hugging Face does (center_floor), or nothing.",
             {"choices": CROPS},
         ),
-        "--interpolation": ("Interpolation of resizing.", {"choices": INTERPOLATIONS}),
         "--normalize": (
             "Mean and standard deviation; caffe is BGR, 0 to 255.",
             {"choices": NORMALIZATIONS},
@@ -178,7 +165,7 @@ ARGUMENTS: dict[str, Rows] = {
 BUILD_OPTIONS = (
     *("weights", "layer", "grid", "seed", "device"),
     *("frames", "stride", "fps"),
-    *("resize", "size", "resize_size", "crop", "interpolation", "normalize"),
+    *("resize", "size", "resize_size", "crop", "normalize"),
 )
 RUN_OPTIONS = ("batch_size", "workers", "dtype", "overwrite", "strict")
 
@@ -209,9 +196,9 @@ def run(args: argparse.Namespace) -> int:
         print("\n".join(_list_models(args.list_models)))
         return 0
     kind = VIDEOS if find_family(args.model).reads == "videos" else IMAGES
-    if not args.inputs and not args.list:
-        raise UserError(f"no {kind.fields}: give folders, files or a list (--list).")
-    items = list_images(args.inputs, lists=args.list, root=args.root, ids=args.ids, kind=kind)
+    if not args.inputs:
+        raise UserError(f"no {kind.fields}: give folders, files or a .jsonl.")
+    items = list_images(args.inputs, ids=args.ids, kind=kind)
     if args.except_stores:
         items = _drop_stored(items, args.except_stores, kind.fields)
     output = args.output
@@ -228,7 +215,7 @@ def run(args: argparse.Namespace) -> int:
         precision=args.precision,
         **{name: getattr(args, name) for name in BUILD_OPTIONS},
     )
-    reader = extractor.reader(max_pixels=args.max_pixels, keep_damaged=args.keep_damaged)
+    reader = extractor.reader(max_pixels=args.max_pixels)
     try:
         summary = extract_to_store(
             extractor,
@@ -320,15 +307,13 @@ def _select_shard(items: list, output: str, shard: str) -> tuple[list, str, dict
 
 
 def _describe(summary: Any, output: str, dim: int, reader: Any) -> str:
-    from fairseq_mm.extract.run_files import details_path, unreadable_path
+    from fairseq_mm.extract.run_files import unreadable_path
 
     noun = reader.kind.fields
     text = f"{output}: {summary.num_items} {noun} of feature dimension {dim}, "
     text += f"{summary.num_unreadable} unreadable"
     if summary.num_unreadable:
         text += f" ({unreadable_path(output)})"
-    if summary.num_damaged:
-        text += f", {summary.num_damaged} damaged ({details_path(output, noun)})"
     seconds = max(summary.seconds, 1e-9)  # a run in which nothing could be read divides by it
     inputs = "" if reader.inputs_per_file else f"with {summary.num_inputs} {reader.inputs_are}, "
     return (

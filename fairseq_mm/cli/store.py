@@ -19,7 +19,7 @@ from collections.abc import Iterable
 from typing import Callable, Optional
 
 from fairseq_mm.cli import arguments
-from fairseq_mm.cli.arguments import FLAG, REPEATED, Rows
+from fairseq_mm.cli.arguments import FLAG, Rows
 from fairseq_mm.data.input_files import parse_json
 from fairseq_mm.errors import EXIT_STATUS, UserError
 
@@ -69,12 +69,6 @@ ACTIONS: dict[str, tuple[str, Rows]] = {
                 "caption (default: x_caps.txt beside x_ims.npy); ids are the images' numbers.",
                 _FILE,
             ),
-            "--files": ("Files of a folder, with one * (default: *.npy).", {"metavar": "PATTERN"}),
-            "--key": (
-                "Id of an item, with * for what * matches in a file's name or for the id found; "
-                "'*.jpg' adds a suffix (default: *).",
-                {"metavar": "TEMPLATE", "default": "*"},
-            ),
             "--array": ("Array of a folder's .npz files.", _NAME),
             "--dtype": ("Type of the store's numbers (default: the source's).", _DTYPES),
             "--extractor": ("Network that made the features.", _NAME),
@@ -90,10 +84,6 @@ ACTIONS: dict[str, tuple[str, Rows]] = {
                 'has its default: \'{"resize": "squash", "resize_size": 224, "crop": "none"}\'.',
                 {"metavar": "JSON"},
             ),
-            "--attribute": (
-                "Further attribute of the store; may be given again.",
-                {**REPEATED, "metavar": "NAME=VALUE"},
-            ),
             **_OVERWRITE,
         },
     ),
@@ -105,7 +95,6 @@ ACTIONS: dict[str, tuple[str, Rows]] = {
                 {"nargs": "+", "metavar": "PATH"},
             ),
             **_OUTPUT,
-            "--force": ("Merge features of different extractors.", FLAG),
             "--incomplete": (
                 "Merge some of the parts that fairseq-mm extract --shard has made; without it, all "
                 "parts of a list must be given.",
@@ -115,14 +104,12 @@ ACTIONS: dict[str, tuple[str, Rows]] = {
         },
     ),
     "convert": (
-        "Change the type, take some ids, or average the rows of each item.",
+        "Change the type of the numbers.",
         {
             "path": ("Feature store to read.", {"metavar": "PATH"}),
             **_OUT,
             **_OUTPUT,
             "--dtype": ("Type of the new store's numbers.", _DTYPES),
-            "--select": ("Ids to take, one a line.", _FILE),
-            "--pool": ("Average the rows of each item.", {"choices": ("mean",)}),
             **_OVERWRITE,
         },
     ),
@@ -229,8 +216,6 @@ def _import(args: argparse.Namespace) -> None:
         args.source,
         ids_path=args.ids,
         captions_path=args.captions,
-        files=args.files,
-        key=args.key,
         array=args.array,
     )
     attributes = extractor_attributes(
@@ -244,7 +229,6 @@ def _import(args: argparse.Namespace) -> None:
         from fairseq_mm.extract.networks import check_layer
 
         check_layer(args.extractor, args.layer)
-    attributes.update(_parse_attribute(text) for text in args.attribute)
     import_features(
         source,
         args.output,
@@ -272,7 +256,6 @@ def _merge(args: argparse.Namespace) -> None:
     merge_stores(
         args.paths,
         args.output,
-        ignore_extractors=args.force,
         ignore_missing_parts=args.incomplete,
         overwrite=args.overwrite,
         progress=_progress_bar("merge"),
@@ -284,32 +267,16 @@ def _merge(args: argparse.Namespace) -> None:
 
 
 def _convert(args: argparse.Namespace) -> None:
-    from fairseq_mm.data.feature_importers import read_ids
     from fairseq_mm.data.feature_store_copy import convert_store
 
     convert_store(
         args.path,
         args.output,
         dtype=args.dtype,
-        select=read_ids(args.select) if args.select else None,
-        pool=args.pool,
         overwrite=args.overwrite,
         progress=_progress_bar("convert"),
     )
     _report_store(args.output)
-
-
-def _parse_attribute(text: str) -> tuple[str, object]:
-    """Parse ``NAME=VALUE``; the values true and false become bool, numbers become int or float."""
-    name, separator, value = text.partition("=")
-    if not separator or not name:
-        raise UserError(f"--attribute must be NAME=VALUE, but is {text!r} instead.")
-    try:
-        parsed = parse_json(value)
-    except ValueError:
-        return name, value
-    # null, lists and objects stay text: HDF5 attributes have no such values
-    return name, parsed if isinstance(parsed, (bool, int, float)) else value
 
 
 def _complete_preprocessing(text: Optional[str]) -> Optional[str]:

@@ -3,7 +3,7 @@
 ``open_source`` recognises these sources by name and content:
 
 - a folder with one ``.npy`` or ``.npz`` file per item (image or video). The id of an item is the
-  part of the file name that ``*`` matches in a pattern such as ``*.npy``;
+  file name without its suffix;
 - one ``.npz`` file with one array per item under the item's id, or with the arrays ``features`` and
   ``ids``;
 - one ``.npy`` array ``[items, D]`` or ``[items, R, D]`` and a list of ids, one per line;
@@ -67,8 +67,6 @@ def open_source(
     *,
     ids_path: Optional[str] = None,
     captions_path: Optional[str] = None,
-    files: Optional[str] = None,
-    key: str = "*",
     array: Optional[str] = None,
 ) -> FeatureSource:
     """Open a source of features, whose kind is recognised by name and content.
@@ -78,33 +76,26 @@ def open_source(
         ids_path: Text file with one id per line, for an ``.npy`` file.
         captions_path: Text file with one of VSE++'s captions per line, for an ``.npy`` file without
             ids; by default ``x_caps.txt`` next to ``x_ims.npy``.
-        files: Pattern of the files in a folder, with one ``*`` (default: ``*.npy``, or ``*.npz`` if
-            the folder has only such files).
-        key: Pattern of the ids in the store; ``*`` stands for the id in the source. ``*.jpg``, for
-            example, appends a suffix.
         array: Name of the array to read, if the ``.npz`` files of a folder have several arrays.
     """
     path = Path(path)
-    if key.count("*") != 1:
-        raise UserError(f"`--key` must have one * for the id that was found, but is {key!r}.")
     if not path.exists():
         raise UserError(f"{path}: not found.")
     is_array = path.is_file() and path.suffix == ".npy"
     for flag, value, applies in (
         ("--ids", ids_path, is_array),
         ("--captions", captions_path, is_array),
-        ("--files", files, path.is_dir()),
         ("--array", array, path.is_dir()),
     ):
         if value is not None and not applies:
-            kind = "a folder" if flag in ("--files", "--array") else "one .npy file"
+            kind = "a folder" if flag == "--array" else "one .npy file"
             raise UserError(f"{path}: {flag} is for {kind}.")
     if path.is_dir():
-        return _open_folder(path, files, key, array)
+        return _open_folder(path, array)
     if path.suffix == ".npz":
-        return _open_npz(path, key)
+        return _open_npz(path)
     if is_array:
-        return _open_array(path, ids_path, captions_path, key)
+        return _open_array(path, ids_path, captions_path)
     raise UserError(f"{path}: must be a folder, an .npy or an .npz file.")
 
 
@@ -188,29 +179,14 @@ def extractor_attributes(
     return {name: value for name, value in attributes.items() if value is not None}
 
 
-def _open_folder(
-    folder: Path, pattern: Optional[str], key: str, array: Optional[str]
-) -> FeatureSource:
-    if pattern is None:
-        has_npz_only = not any(folder.glob("*.npy")) and any(folder.glob("*.npz"))
-        pattern = "*.npz" if has_npz_only else "*.npy"
-    if pattern.count("*") != 1 or not pattern.endswith((".npy", ".npz")):
-        raise UserError(
-            f"`--files` must have one * and end in .npy or .npz, but is {pattern!r} instead."
-        )
-    before, after = pattern.split("*")
-    # sorted, since the order of os.listdir depends on the file system and a continued import needs
-    # the same order; not glob, in which a bracket of the pattern would be special. The length is
-    # compared, since the two parts of the pattern could overlap in a short name.
-    names = sorted(
-        name
-        for name in os.listdir(folder)
-        if len(name) > len(pattern) - 1 and name.startswith(before) and name.endswith(after)
-    )
+def _open_folder(folder: Path, array: Optional[str]) -> FeatureSource:
+    # sorted, since the order of a folder depends on the file system and a continued import needs
+    # the same order
+    names = sorted(path.name for path in folder.glob("*.npy"))
+    names = names or sorted(path.name for path in folder.glob("*.npz"))
     if not names:
-        raise UserError(f"{folder}: no files {pattern} in this folder.")
-    keys = [key.replace("*", name[len(before) : len(name) - len(after)]) for name in names]
-
+        raise UserError(f"{folder}: no files *.npy in this folder.")
+    keys = [name[: -len(".npy")] for name in names]
     return FeatureSource(folder.name, keys, lambda i: _read_file(folder / names[i], array))
 
 
@@ -226,7 +202,7 @@ def _read_file(path: Path, array: Optional[str]) -> np.ndarray:
         return _to_rows(read_member(content, path, array), str(path))
 
 
-def _open_npz(path: Path, key: str) -> FeatureSource:
+def _open_npz(path: Path) -> FeatureSource:
     archive = load_numpy(path)
     if isinstance(archive, np.ndarray):
         raise UserError(f"{path}: must be an .npz archive, but holds a single array: name it .npy.")
@@ -240,18 +216,15 @@ def _open_npz(path: Path, key: str) -> FeatureSource:
             raise UserError(
                 f"{path}: has {len(ids)} `ids`, but {rows.shape[0]} items of `features`."
             )
-        keys = [key.replace("*", name) for name in ids.tolist()]
-        return FeatureSource(path.name, keys, lambda i: _to_rows(rows.read(i), rows.where))
+        return FeatureSource(path.name, ids.tolist(), lambda i: _to_rows(rows.read(i), rows.where))
 
     def read(i: int) -> np.ndarray:
         return _to_rows(read_member(archive, path, names[i]), f"{path}: {names[i]}")
 
-    return FeatureSource(path.name, [key.replace("*", name) for name in names], read)
+    return FeatureSource(path.name, names, read)
 
 
-def _open_array(
-    path: Path, ids_path: Optional[str], captions_path: Optional[str], key: str
-) -> FeatureSource:
+def _open_array(path: Path, ids_path: Optional[str], captions_path: Optional[str]) -> FeatureSource:
     rows = load_numpy(path)
     if not isinstance(rows, np.ndarray):
         raise UserError(f"{path}: must hold one array, but is an archive: name it .npz.")
@@ -285,7 +258,7 @@ def _open_array(
                 )
         return _to_rows(np.asarray(first), f"{path}: row {firsts[i]}")
 
-    return FeatureSource(path.name, [key.replace("*", name) for name in ids], read)
+    return FeatureSource(path.name, ids, read)
 
 
 def _find_first_rows(

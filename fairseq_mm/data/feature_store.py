@@ -265,10 +265,9 @@ class FeatureStores:
 
     Args:
         stores: Opened stores, at least one.
-        ignore_extractors: Accept stores that were made by different extractors.
     """
 
-    def __init__(self, stores: Sequence[FeatureStore], *, ignore_extractors: bool = False) -> None:
+    def __init__(self, stores: Sequence[FeatureStore]) -> None:
         if not stores:
             raise UserError("`paths` must name at least one feature store, but is empty.")
         self.stores = list(stores)
@@ -276,7 +275,7 @@ class FeatureStores:
         self.path = os.pathsep.join(store.path for store in self.stores)
         self.dim = first.dim
         self.dtype = np.result_type(*(store.dtype for store in self.stores))
-        self.attributes = _merge_attributes(self.stores, ignore_extractors)
+        self.attributes = _merge_attributes(self.stores)
         for store in self.stores[1:]:
             if store.dim != first.dim:
                 raise UserError(
@@ -402,9 +401,8 @@ def listed_stores(folder: str) -> list[tuple[str, str]]:
     return stores
 
 
-def _merge_attributes(stores: Sequence[FeatureStore], ignore_extractors: bool) -> dict[str, object]:
-    """Return the attributes on which all stores agree. Without ``ignore_extractors``, raise
-    UserError if their extractors differ."""
+def _merge_attributes(stores: Sequence[FeatureStore]) -> dict[str, object]:
+    """Return the attributes on which all stores agree; raise UserError if the extractors differ."""
     first: dict[str, tuple[object, str]] = {}
     shared = dict(stores[0].attributes)
     for store in stores:
@@ -414,7 +412,7 @@ def _merge_attributes(stores: Sequence[FeatureStore], ignore_extractors: bool) -
             is_older = len({str(x).rpartition(":")[0] for x in (known, value)}) > 1
             if name == "weights_digest" and is_older:
                 continue
-            if known != value and name in EXTRACTOR_ATTRIBUTES and not ignore_extractors:
+            if known != value and name in EXTRACTOR_ATTRIBUTES:
                 raise UserError(
                     f"{store.path}: made with {name} = {value!r}, but {path} with "
                     f"{name} = {known!r}."

@@ -1,4 +1,4 @@
-"""Merges feature stores, selects ids, averages feature vectors and converts dtypes.
+"""Merges feature stores and converts their dtypes.
 
 All functions stream the features, continue after an interruption, and do not change their inputs.
 """
@@ -27,7 +27,6 @@ def merge_stores(
     paths: Sequence[str],
     out: Union[str, os.PathLike],
     *,
-    ignore_extractors: bool = False,
     ignore_missing_parts: bool = False,
     overwrite: bool = False,
     progress: Progress = iter,
@@ -41,8 +40,6 @@ def merge_stores(
     Args:
         paths: Paths of the stores.
         out: Path of the new store.
-        ignore_extractors: Merge stores of different extractors; attributes that differ are left
-            out.
         ignore_missing_parts: Merge shards that ``extract --shard`` made, although some of the
             shards are missing.
         overwrite: Replace a store at ``out``.
@@ -54,13 +51,12 @@ def merge_stores(
     stores = [_open(path) for path in paths]
     if not ignore_missing_parts:
         _check_all_parts(stores)
-    if not ignore_extractors:
-        _check_same_extractor(stores)
-    source = FeatureStores(stores, ignore_extractors=ignore_extractors)
+    _check_same_extractor(stores)
+    source = FeatureStores(stores)
     if os.path.exists(out) and not overwrite and _is_merged(source, FeatureStore(out), progress):
         remove_leftover(out)
         return len(source.ids)
-    return _copy(source, source.ids, out, overwrite=overwrite, progress=progress)
+    return _copy(source, out, overwrite=overwrite, progress=progress)
 
 
 def convert_store(
@@ -68,8 +64,6 @@ def convert_store(
     out: Union[str, os.PathLike],
     *,
     dtype: Optional[str] = None,
-    select: Optional[Sequence[str]] = None,
-    pool: Optional[str] = None,
     overwrite: bool = False,
     progress: Progress = iter,
 ) -> int:
@@ -79,9 +73,6 @@ def convert_store(
         path: Path of the store.
         out: Path of the new store.
         dtype: ``float16`` or ``float32``; None for the dtype of the store.
-        select: Ids of the images or videos to write, in this order; None for all.
-        pool: ``mean`` averages the feature vectors of each image or video (in float32) to one
-            vector; None writes all vectors.
         overwrite: Replace a store at ``out``.
         progress: Function that wraps the iteration over the ids, such as ``tqdm``.
 
@@ -89,14 +80,7 @@ def convert_store(
         The number of images or videos in the new store.
     """
     source = FeatureStores([_open(path)])
-    keys = source.ids if select is None else list(select)
-    seen: set[str] = set()
-    for key in keys:
-        if key in seen:
-            raise UserError(f"{os.fspath(path)}: the id {key!r} is to be taken twice.")
-        seen.add(key)
-        source.count_rows(key)  # refuses an unknown id before the work, not in its middle
-    return _copy(source, keys, out, dtype=dtype, pool=pool, overwrite=overwrite, progress=progress)
+    return _copy(source, out, dtype=dtype, overwrite=overwrite, progress=progress)
 
 
 def _open(path: Union[str, os.PathLike]) -> FeatureStore:
@@ -162,17 +146,15 @@ def _check_same_extractor(stores: Sequence[FeatureStore]) -> None:
             if values[0] != values[1] and not is_older:
                 raise UserError(
                     f"{store.path}: made with {name} = {values[1]!r}, but {stores[0].path} with "
-                    f"{name} = {values[0]!r}. --force merges them all the same."
+                    f"{name} = {values[0]!r}."
                 )
 
 
 def _copy(
     source: FeatureStores,
-    keys: Sequence[str],
     out: Union[str, os.PathLike],
     *,
     dtype: Optional[str] = None,
-    pool: Optional[str] = None,
     overwrite: bool,
     progress: Progress,
 ) -> int:
@@ -181,24 +163,19 @@ def _copy(
             raise UserError(f"{os.fspath(out)}: is an input, and must be another file.")
     # the writer records the time of its own start
     attributes = {k: v for k, v in source.attributes.items() if k != "created"}
-    if pool is not None:
-        attributes.update(grid=0, pool=pool)
-    # a union or a selection is no longer the part that these attributes name
-    if len(source.stores) > 1 or list(keys) != source.ids:
+    # a union is no longer the part that these attributes name
+    if len(source.stores) > 1:
         attributes = {k: v for k, v in attributes.items() if k not in SHARD_ATTRIBUTES}
     with FeatureStoreWriter(
         out, dim=source.dim, dtype=dtype or source.dtype, attributes=attributes, overwrite=overwrite
     ) as writer:
-        writer.refuse_others_than(keys)
-        for key in progress(keys):
+        writer.refuse_others_than(source.ids)
+        for key in progress(source.ids):
             rows = source.read(key)
-            if pool == "mean":
-                # by default numpy rounds the mean of float16 to float16, but `out` may have float32
-                rows = rows.mean(axis=0, keepdims=True, dtype=np.float32)
             if key in writer.done:
                 # the partial store may be of another version of the input
                 writer.check_same(key, rows)
             else:
                 writer.append(key, rows, source.get_source(key))
         writer.finish()
-    return len(keys)
+    return len(source.ids)

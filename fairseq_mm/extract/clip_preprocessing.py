@@ -123,7 +123,6 @@ def with_clip_options(
     frames: Optional[int] = None,
     stride: Optional[int] = None,
     fps: Optional[float] = None,
-    interpolation: Optional[str] = None,
     normalize: Optional[str] = None,
     **sizes: Any,
 ) -> ClipPreprocessing:
@@ -133,8 +132,7 @@ def with_clip_options(
     ``sizes`` are the keyword arguments ``resize``, ``resize_size``, ``size`` and ``crop``.
 
     If only ``size`` is given, ``resize_size`` changes in the same proportion. If only ``frames`` is
-    given, ``stride`` becomes equal to ``frames``. Any ``interpolation`` except ``bilinear`` turns
-    antialiasing on.
+    given, ``stride`` becomes equal to ``frames``.
     """
     # 0 is a choice, too: every frame once
     changes: dict[str, Any] = {"fps": default.fps if fps is None else fps}
@@ -143,9 +141,6 @@ def with_clip_options(
         changes["stride"] = stride or changes["frames"]
     if any(sizes.values()):
         changes.update(_choose_sizes(default, **sizes))
-    if interpolation:
-        changes["interpolation"] = interpolation
-        changes["antialias"] = default.antialias or interpolation != "bilinear"
     if normalize:
         changes.update(normalization(normalize))
     return dataclasses.replace(default, **changes)

@@ -147,16 +147,14 @@ class Extractor:
             return 8
         return 64 if self.reads_videos else 128
 
-    def reader(self, *, max_pixels: int = MAX_PIXELS, keep_damaged: bool = False) -> Reader:
+    def reader(self, *, max_pixels: int = MAX_PIXELS) -> Reader:
         """Build a reader, which decodes a file into images or clips for the network.
 
-        :func:`.read_image` and :class:`.VideoReader` explain ``max_pixels`` and ``keep_damaged``.
-        Raise UserError if ``keep_damaged`` is True for images, or if PyAV, which decodes videos,
-        is not installed.
+        :func:`.read_image` and :class:`.VideoReader` explain ``max_pixels``. Raise UserError if
+        PyAV, which decodes videos, is not installed.
         """
         if isinstance(self.preprocessing, ClipPreprocessing):
-            return ClipReader(self.preprocessing, keep_damaged, max_pixels)
-        refuse_options(str(self.identity["extractor"]), "videos", {"--keep-damaged": keep_damaged})
+            return ClipReader(self.preprocessing, max_pixels)
         return ImageReader(self.preprocessing, max_pixels)
 
     # a caller may have set torch's default to float64 or half precision

@@ -1,8 +1,7 @@
-"""Lists images or videos from folders, files, text lists, tar archives and JSONL."""
+"""Lists images or videos from folders, files, tar archives and JSONL."""
 
 import contextlib
 import io
-import itertools
 import os
 import posixpath
 import stat
@@ -158,8 +157,6 @@ def media_name(media: object, number: int, noun: str) -> str:
 def list_images(
     inputs: Sequence[str],
     *,
-    lists: Sequence[str] = (),
-    root: Optional[str] = None,
     ids: str = "name",
     kind: Kind = IMAGES,
 ) -> list[MediaFile]:
@@ -170,22 +167,17 @@ def list_images(
     Args:
         inputs: Folders (searched with all subfolders for files with a suffix of ``kind``), single
             files, ``.tar`` archives, or ``.jsonl`` files with ``image`` or ``images`` (for videos
-            ``video`` or ``videos``) in each line.
-        lists: Text files with one path per line, or an id, a tab and a path.
-        root: Folder that relative paths in text files and JSONL start from (default: the folder of
-            the text or JSONL file).
+            ``video`` or ``videos``) in each line; relative paths start from the file's folder.
         ids: Form of the ids: ``name`` (``dog.jpg``), ``stem`` (``dog``) or ``path`` (relative to
-            the folder or the archive, or as it is written in a text or JSONL file). An id in a line
-            of a text or JSONL file takes precedence. In a line with ``images`` or ``videos``, the
-            id is not the id of the files.
+            the folder or the archive, or as it is written in a JSONL file). An id in a line of a
+            JSONL file takes precedence. In a line with ``images`` or ``videos``, the id is not the
+            id of the files.
         kind: Images or videos.
     """
     if ids not in ID_FORMS:
         raise UserError(f"`ids` must be one of {', '.join(ID_FORMS)}, but is {ids!r} instead.")
     images: dict[str, MediaFile] = {}
-    from_inputs = (image for path in inputs for image in _list_input(path, root, ids, kind))
-    from_lists = (image for path in lists for image in _read_list(path, root, ids))
-    for image in itertools.chain(from_inputs, from_lists):
+    for image in (image for path in inputs for image in _list_input(path, ids, kind)):
         _check_key(image)
         other = images.setdefault(image.key, image)
         # links, or a folder and its subfolder among the inputs, can name one file twice
@@ -195,12 +187,11 @@ def list_images(
         ):
             raise UserError(
                 f"the id {image.key!r} stands for two {kind.noun}s: {other.name} and "
-                f"{image.name}. Choose --ids path, or give ids in a list (--list)."
+                f"{image.name}. Choose --ids path, or give ids in a .jsonl."
             )
     if not images:
-        where = ", ".join([*inputs, *lists])
         suffixes = " ".join(sorted(kind.suffixes))
-        raise UserError(f"{where}: no {kind.noun}s found (suffixes: {suffixes}).")
+        raise UserError(f"{', '.join(inputs)}: no {kind.noun}s found (suffixes: {suffixes}).")
     return list(images.values())
 
 
@@ -266,7 +257,7 @@ def _check_key(image: MediaFile) -> None:
     if not is_utf8 or "\t" in key or key.splitlines() != [key]:
         raise UserError(
             f"{image.name!a}: the id {key!a} must be UTF-8 text of one line without "
-            f"tabs. Rename the file, or give an id in a list (--list)."
+            f"tabs. Rename the file, or give an id in a .jsonl."
         )
 
 
@@ -275,7 +266,7 @@ def _make_key(path: str, ids: str) -> str:
     return {"name": pure.name, "stem": pure.stem, "path": str(pure)}[ids]
 
 
-def _list_input(path: str, root: Optional[str], ids: str, kind: Kind) -> Iterator[MediaFile]:
+def _list_input(path: str, ids: str, kind: Kind) -> Iterator[MediaFile]:
     if os.path.isdir(path):
         for file in _walk(path, kind.suffixes, seen=set()):
             yield MediaFile(_make_key(os.path.relpath(file, path), ids), file)
@@ -284,11 +275,9 @@ def _list_input(path: str, root: Optional[str], ids: str, kind: Kind) -> Iterato
         raise UserError(f"{path}: no such file or folder.")
     lower = path.lower()
     if lower.endswith((".jsonl", ".json")):
-        yield from _read_jsonl(path, root, ids, kind)
+        yield from _read_jsonl(path, ids, kind)
     elif lower.endswith((".tar", ".tgz", ".tar.gz", ".tar.bz2", ".tar.xz", ".tar.zst")):
         yield from _list_archive(path, ids, kind)
-    elif lower.endswith((".txt", ".tsv", ".lst")):
-        raise UserError(f"{path}: is no {kind.noun}. For a list of {kind.noun}s: --list {path}")
     else:
         yield MediaFile(_make_key(path, ids), path)
 
@@ -387,23 +376,8 @@ def _members_by_name(archive: tarfile.TarFile) -> dict[str, tarfile.TarInfo]:
     return members
 
 
-def _read_list(path: str, root: Optional[str], ids: str) -> Iterator[MediaFile]:
-    folder = os.path.dirname(path) if root is None else root
-    for number, line in read_lines(path):
-        if not line.strip():
-            continue
-        fields = line.split("\t")
-        if len(fields) > 2 or not all(field.strip() for field in fields):
-            raise UserError(
-                f"{path}:{number}: must be a path, or an id, a tab and a path, but is {line!r}."
-            )
-        file = fields[-1].strip()
-        key = fields[0].strip() if len(fields) == 2 else _make_key(file, ids)
-        yield MediaFile(key, os.path.join(folder, file))
-
-
-def _read_jsonl(path: str, root: Optional[str], ids: str, kind: Kind) -> Iterator[MediaFile]:
-    folder = os.path.dirname(path) if root is None else root
+def _read_jsonl(path: str, ids: str, kind: Kind) -> Iterator[MediaFile]:
+    folder = os.path.dirname(path)
     for number, line in read_lines(path):
         if not line.strip():
             continue

@@ -217,7 +217,6 @@ def with_options(
     resize_size: Optional[int] = None,
     size: Optional[int] = None,
     crop: Optional[str] = None,
-    interpolation: Optional[str] = None,
     normalize: Optional[str] = None,
 ) -> Preprocessing:
     """Return the preprocessing ``default``, changed in the options whose argument is not None.
@@ -226,8 +225,7 @@ def with_options(
     If ``size`` is given without ``resize_size``, images are resized to ``size``. There is one
     exception: if images are resized as by default and the centre is cropped, ``resize_size``
     changes in proportion to ``size``: from 256 to 512 if ``size`` changes from 224 to 448. Options
-    without
-    effect are set to fixed values, so that two preprocessings with the same effect are equal.
+    without effect are set to fixed values, so that preprocessings with the same effect are equal.
     """
     resize, crop, side = resize or default.resize, crop or default.crop, size or default.size
     if not resize_size or resize == "none":
@@ -241,8 +239,6 @@ def with_options(
         "crop": crop,
         "size": side if crop != "none" else resize_size,
     }
-    if interpolation:
-        changes["interpolation"] = interpolation
     if normalize:
         changes.update(normalization(normalize))
     return dataclasses.replace(default, **changes)

@@ -29,13 +29,11 @@ class MediaEnd(NamedTuple):
 
     Attributes:
         fields: Values for the file, in the order of the names in :class:`Reader`'s ``columns``.
-        damage: Description of the file's damage; empty if the file is not damaged.
         source: Size, time and SHA-256 of the file, in the events of :meth:`Reader.events`; None in
             the result of :meth:`Reader.inputs`.
     """
 
     fields: tuple[str, ...] = ()
-    damage: str = ""
     source: Optional[Source] = None
 
 
@@ -135,17 +133,15 @@ class ImageReader(Reader):
 class ClipReader(Reader):
     """Reader of videos, as clips ``[frames, height, width, 3]``.
 
-    :class:`.VideoReader` explains ``keep_damaged`` and ``max_pixels``. Raise UserError if PyAV is
-    missing.
+    :class:`.VideoReader` explains ``max_pixels``. Raise UserError if PyAV is missing.
     """
 
     preprocessing: ClipPreprocessing
-    keep_damaged: bool = False
     max_pixels: int = MAX_PIXELS
 
     kind = VIDEOS
     inputs_are = "clips"
-    columns = ("frames", "frame_rate", "seconds", "damage")
+    columns = ("frames", "frame_rate", "seconds")
 
     def __post_init__(self) -> None:
         import_av()  # here, so that a missing PyAV ends the run before any process is started
@@ -156,10 +152,9 @@ class ClipReader(Reader):
         return max(2, AHEAD_BYTES // int(np.prod(self.preprocessing.input_shape)))
 
     def _decode(self, media: AnyMedia) -> Generator[np.ndarray, None, MediaEnd]:
-        video = VideoReader(media, keep_damaged=self.keep_damaged, max_pixels=self.max_pixels)
+        video = VideoReader(media, max_pixels=self.max_pixels)
         frames, fps = video.frames(), self.preprocessing.fps
         images = resampled(frames, fps) if fps else (image for _, _, image in frames)
         yield from self.preprocessing.clips(images)
-        damage = " ".join(video.damage.split())
         rate, seconds = f"{video.frame_rate:.6g}", f"{video.seconds:.3f}"
-        return MediaEnd((str(video.num_frames), rate, seconds, damage), damage)
+        return MediaEnd((str(video.num_frames), rate, seconds))

@@ -111,7 +111,6 @@ class RunSummary(NamedTuple):
     Attributes:
         num_items: Number of images or videos in the store.
         num_unreadable: Number of listed files that are not in the store.
-        num_damaged: Number of damaged videos of which this run has stored only a part.
         num_extracted: Number of images or videos that this run has added.
         num_inputs: Number of images or clips whose features this run has computed.
         seconds: Duration of this run, from the first file on.
@@ -122,7 +121,6 @@ class RunSummary(NamedTuple):
 
     num_items: int
     num_unreadable: int
-    num_damaged: int = 0
     num_extracted: int = 0
     num_inputs: int = 0
     seconds: float = 0.0

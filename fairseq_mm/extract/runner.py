@@ -98,7 +98,12 @@ def extract_to_store(
             done = journal.num_inputs
         bar = stack.enter_context(_progress_bar(len(files), len(done), noun, show_progress))
         run = _Run(extractor, reader, batch_size or extractor.default_batch_size, strict, bar)
-        workers = _default_workers(extractor) if workers is None else workers
+        if workers is None:
+            # Slurm may have given this process a few of the cores that cpu_count has
+            has_affinity = hasattr(os, "sched_getaffinity")
+            cores = len(os.sched_getaffinity(0)) if has_affinity else os.cpu_count() or 1
+            is_cpu = extractor.device.type == "cpu"
+            workers = max(1, cores // 4 if is_cpu else min(16, cores - 1))
         finished = run.finished(files, done, workers)
         stack.enter_context(contextlib.closing(finished))  # also ends the processes after an error
         for file, rows, num_inputs, end in finished:
@@ -117,13 +122,6 @@ def extract_to_store(
             journal.finish()
         writer.finish()
         return run.summary(len(writer.done))
-
-
-def _default_workers(extractor: Extractor) -> int:
-    # cpu_count has all cores of the machine, of which Slurm may have given this process a few
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    cores = cores or 1
-    return max(1, cores // 4 if extractor.device.type == "cpu" else min(16, cores - 1))
 
 
 def _progress_bar(total: int, initial: int, noun: str, is_shown: bool) -> tqdm:
@@ -160,7 +158,7 @@ class _Run:
         self.strict = strict
         self.bar = bar
         self.unreadable: list[tuple[str, str]] = []
-        self.num_damaged = self.num_extracted = self.num_inputs = 0
+        self.num_extracted = self.num_inputs = 0
         self.seconds_waiting = self.seconds_network = 0.0
         self.began = time.perf_counter()
         # inputs of the batch, None for black inputs, and the file of each input
@@ -219,7 +217,9 @@ class _Run:
             if isinstance(event, MediaEnd):
                 current.end = event
             elif isinstance(event, Unreadable):
-                self._note_unreadable(file, event)
+                if self.strict:
+                    raise UserError(f"{file.name}: {event.reason}")
+                self.unreadable.append((file.name, event.reason))
                 self._in_progress.remove(current)
                 for _ in range(self.reader.inputs_per_file or 0):
                     yield from self._add_input(None, None)
@@ -274,13 +274,7 @@ class _Run:
                 return
             self._in_progress.popleft()
             self.num_extracted += 1
-            self.num_damaged += bool(first.end.damage)
             yield first.file, np.concatenate(first.rows), first.num_inputs, first.end
-
-    def _note_unreadable(self, file: MediaFile, event: Unreadable) -> None:
-        if self.strict:
-            raise UserError(f"{file.name}: {event.reason}")
-        self.unreadable.append((file.name, event.reason))
 
     def show(self, num_done: int) -> None:
         self.bar.n = num_done + len(self.unreadable)
@@ -295,7 +289,6 @@ class _Run:
         return RunSummary(
             num_items=num_items,
             num_unreadable=len(self.unreadable),
-            num_damaged=self.num_damaged,
             num_extracted=self.num_extracted,
             num_inputs=self.num_inputs,
             seconds=time.perf_counter() - self.began,

@@ -206,7 +206,7 @@ class VideoReader:
         if not self.damage:
             self.damage = f"truncated or damaged after {self.num_frames} frames: {what}"
         if not self.keep_damaged:
-            raise UserError(f"is {self.damage}. (--keep-damaged takes what can be decoded.)")
+            raise UserError(f"is {self.damage}.")
 
 
 def resampled(

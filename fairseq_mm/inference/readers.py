@@ -305,8 +305,8 @@ class VideoReader(MediaReader):
             video: Path, bytes, binary file, or member of an archive.
             batch_size: Number of clips per batch of the extractor, by default 8 on a CPU and 64
                 on other devices; it changes only the speed.
-            **options: Options of :meth:`.Extractor.first_clips`: ``keep_damaged=False``,
-                ``max_pixels``, ``num_images=0``.
+            **options: Options of :meth:`.Extractor.first_clips`: ``max_pixels``,
+                ``num_images=0``.
 
         Returns:
             Features of the clips, and with ``num_images`` some of their frames.

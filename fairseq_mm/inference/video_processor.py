@@ -141,7 +141,6 @@ class VideoProcessor(Processor[AnyInput]):
     reading_options: Mapping[str, type] = {
         "tokenizer": str,
         "batch_size": int,
-        "keep_damaged": bool,
         "max_pixels": int,
     }
 
@@ -177,7 +176,7 @@ class VideoProcessor(Processor[AnyInput]):
         """Yield the example of each video with transcript, or the error of an unreadable input.
 
         The keyword options are ``tokenizer``, as in :meth:`.TranscriptEncoder.encode`, and
-        ``batch_size``, ``keep_damaged`` and ``max_pixels``, as in :meth:`.VideoReader.read_video`.
+        ``batch_size`` and ``max_pixels``, as in :meth:`.VideoReader.read_video`.
         """
         # the reader of videos does not know this option
         tokenizer = options.pop("tokenizer", None)

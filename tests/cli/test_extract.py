@@ -113,16 +113,12 @@ def test_grid_dtype_and_preprocessing_are_recorded(folder, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([], "no images: give folders, files or a list"),
+        ([], "no images: give folders, files or a .jsonl"),
         (["absent"], "absent: no such file or folder"),
         (["photos", "--shard", "4/3"], "--shard must be 1/N to N/N, but is 4/3"),
         (["photos", "--shard", "4"], "--shard must be I/N, such as 1/4, but is 4 instead"),
         (["photos", "--model", "resnet"], "--model resnet: torchvision"),
         (["photos", "--weights", "absent.pt"], "absent.pt: no such file"),
-        (
-            ["photos", "--keep-damaged"],
-            "--keep-damaged: is for models of videos, but",
-        ),
         (["photos", "--device", "gpu"], "--device must be auto, cpu, cuda or cuda:N, but is 'gpu'"),
         (["photos", "--output", "no/f.h5"], "--output no/f.h5: there is no folder no"),
         (["photos", "--except", "absent.h5"], "absent.h5: "),

@@ -40,11 +40,14 @@ def test_a_folder_of_videos_becomes_a_store(folder, tmp_path, capsys):
 
 def test_options_of_clips_reach_the_store(folder, tmp_path, capsys):
     data = tmp_path / "data.jsonl"
-    lines = [{"video": "0.mp4"}, {"id": "x", "video": "2.mp4", "transcript": "t", "summary": "s"}]
+    lines = [
+        {"video": f"{folder}/0.mp4"},
+        {"id": "x", "video": f"{folder}/2.mp4", "transcript": "t", "summary": "s"},
+    ]
     data.write_text("".join(json.dumps(line) + "\n" for line in lines))
     (tmp_path / "broken.mp4").write_bytes(b"broken")
     output = tmp_path / "f.h5"
-    options = ["--fps", "50", "--stride", "2", "--root", folder, "--dtype", "float32"]
+    options = ["--fps", "50", "--stride", "2", "--dtype", "float32"]
     assert extract(data, tmp_path / "broken.mp4", *MODEL, *options, "--output", output) == 0
     assert (
         f"2 videos of feature dimension 512, 1 unreadable ({output}.unr" in capsys.readouterr().out
@@ -58,7 +61,7 @@ def test_options_of_clips_reach_the_store(folder, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([], "no videos: give folders, files or a list"),
+        ([], "no videos: give folders, files or a .jsonl"),
         (["."], ".: no videos found (suffixes: .3g2 .3gp "),
         (["clips", "--grid"], "--grid: is for models of images, but mc3_18 reads videos."),
         (["clips", "--layer", "x"], "--layer: is for models of images, but mc3_18 reads videos."),

@@ -77,7 +77,10 @@ def test_what_is_gone_says_what_to_use(capsys, monkeypatch, name):
         (["index", ""], "index: FOLDER must be a path, but is empty ("),
         (["store", "info", ""], "store info: PATH must be a path, but is empty ("),
         (["tell", "--preset", "gredy"], "; did you mean greedy?"),
-        (["store", "merge", "a.h5", "b.h5", "--forse"], "store merge: there is no option --forse;"),
+        (
+            ["store", "merge", "a.h5", "b.h5", "--overwirte"],
+            "store merge: there is no option --overwirte;",
+        ),
         (
             ["store", "merge", "a.h5", "--zzz"],
             "store merge: unrecognized arguments: --zzz (fair",

@@ -10,7 +10,7 @@ import h5py
 import numpy as np
 import pytest
 
-from fairseq_mm.data.feature_store import FeatureStore, FeatureStores, is_finite, open_features
+from fairseq_mm.data.feature_store import FeatureStore, is_finite, open_features
 from fairseq_mm.data.feature_store_writer import FeatureStoreWriter
 from fairseq_mm.errors import UserError
 
@@ -425,6 +425,3 @@ def test_stores_of_different_extractors_are_refused(write_store):
     assert "note" not in attributes
     with pytest.raises(UserError, match=r"c.h5: made with layer = 'fc', but .*a.h5 with layer = "):
         open_features(paths)
-    union = FeatureStores([FeatureStore(path) for path in paths], ignore_extractors=True)
-    assert union.attributes["extractor"] == "resnet18"
-    assert "layer" not in union.attributes

@@ -78,14 +78,11 @@ def test_stores_that_do_not_fit_together_are_not_merged(write_store, out):
     with pytest.raises(UserError, match=r"the id 'i1' stands both in .*a.h5 and in .*b.h5"):
         merge_stores([a, write_store("b.h5", ["i1"])], out)
     other = write_store("c.h5", ["i2"], {**MADE, "layer": "layer3"})
-    with pytest.raises(UserError, match=r"c.h5: made with layer = 'layer3', but .*a.h5 with .*--f"):
+    with pytest.raises(UserError, match=r"c.h5: made with layer = 'layer3', but .*a.h5 with "):
         merge_stores([a, other], out)
     unnamed = write_store("d.h5", ["i3"], {})
     with pytest.raises(UserError, match="made with extractor = 'nothing', but"):
         merge_stores([a, unnamed], out)
-    merge_stores([a, other, unnamed], out, ignore_extractors=True)
-    assert_has(out, ["i0", "i1", "i2", "i3"])
-    assert not FeatureStore(out).attributes.keys() & MADE.keys()
     with pytest.raises(UserError, match=r"a.h5: is an input, and must be another file"):
         merge_stores([a], a, overwrite=True)
 
@@ -109,39 +106,11 @@ def test_digests_of_weights_must_agree_but_earlier_stores_have_none(write_store,
     assert "weights_digest" not in FeatureStore(out).attributes
 
 
-def test_conversion_changes_dtype_selects_and_averages(write_store, out):
-    path = write_store("a.h5", ITEMS)
-    assert convert_store(path, out, dtype="float32", select=["i2", "i0"], pool="mean") == 2
-    store = FeatureStore(out)
-    assert (store.ids, store.dtype) == (["i2", "i0"], np.float32)
-    np.testing.assert_array_equal(store.read("i2"), [[0.75, 1.0, 1.25]])  # middle row of three
-    np.testing.assert_array_equal(store.read("i0"), ITEMS["i0"])
-    assert store.attributes.items() >= {**MADE, "grid": 0, "pool": "mean"}.items()
-
-
 def test_conversion_without_changes_copies(write_store, out):
     path = write_store("a.h5", ITEMS)
     convert_store(path, out)
     assert_has(out, ITEMS)
     assert content_checksum(FeatureStore(out)) == content_checksum(FeatureStore(path))
-
-
-def test_averages_are_as_exact_as_the_new_dtype(tmp_path, out):
-    path = str(tmp_path / "fine.h5")
-    with FeatureStoreWriter(path, dim=DIM, attributes={}) as writer:
-        writer.append("a", np.array([[1, 60000, 3], [1 + 2**-10, 60000, 4]]))
-        writer.finish()
-    convert_store(path, out, pool="mean", dtype="float32")
-    np.testing.assert_array_equal(FeatureStore(out).read("a"), [[1 + 2**-11, 60000, 3.5]])
-
-
-def test_selecting_an_id_that_is_not_there_writes_nothing(write_store, out, tmp_path):
-    path = write_store("a.h5", ITEMS)
-    with pytest.raises(UserError, match=r"a.h5: no features for 'i2.jpg' .* Closest: 'i2'"):
-        convert_store(path, out, select=["i0", "i2.jpg"])
-    with pytest.raises(UserError, match="the id 'i0' is to be taken twice"):
-        convert_store(path, out, select=["i0", "i0"])
-    assert [file.name for file in tmp_path.iterdir()] == ["a.h5"]
 
 
 def test_the_checksum_is_the_sum_of_the_items_and_not_of_their_order(write_store):
@@ -192,15 +161,7 @@ def test_parts_of_two_lists_do_not_complete_each_other(tmp_path, out):
         merge_stores([one, two], out)
 
 
-def test_a_part_that_is_converted_stays_a_part_unless_items_are_left_out(tmp_path, out):
-    part = write_part(tmp_path, "f.1of2.h5", "1/2")
-    convert_store(part, out, dtype="float32")
-    assert FeatureStore(out).attributes["shard"] == "1/2"
-    with FeatureStoreWriter(
-        str(tmp_path / "two.h5"), dim=DIM, attributes={"shard": "1/2", "shard_of": "list"}
-    ) as writer:
-        for key in "ab":
-            writer.append(key, np.ones(DIM))
-        writer.finish()
-    convert_store(tmp_path / "two.h5", out, select=["a"], overwrite=True)
-    assert "shard" not in FeatureStore(out).attributes
+def test_a_part_that_is_converted_stays_a_part(tmp_path, out):
+    convert_store(write_part(tmp_path, "f.1of2.h5", "1/2"), out, dtype="float32")
+    store = FeatureStore(out)
+    assert (store.attributes["shard"], store.dtype) == ("1/2", np.float32)

@@ -2,6 +2,7 @@
 
 import contextlib
 import hashlib
+import json
 import os
 import tarfile
 
@@ -53,8 +54,8 @@ def output(tmp_path):
 
 @pytest.fixture
 def extract(extractor, output):
-    def extract_all(*inputs, lists=(), **options):
-        images = list_images([str(path) for path in inputs], lists=[str(path) for path in lists])
+    def extract_all(*inputs, **options):
+        images = list_images([str(path) for path in inputs])
         return runner.extract_to_store(
             extractor, extractor.reader(), images, output, **{"workers": 0, **options}
         )
@@ -69,16 +70,16 @@ def pack(folder, path):
 
 
 def list_files(folder, path):
-    path.write_text("".join(f"{file}\n" for file in sorted(folder.iterdir())))
+    path.write_text("".join(f'{{"image": "{file}"}}\n' for file in sorted(folder.iterdir())))
     return path
 
 
 def inputs_of(kind, folder, tmp_path):
     if kind == "folder":
-        return {"inputs": [folder]}
+        return folder
     if kind == "tar":
-        return {"inputs": [pack(folder, tmp_path / f"{folder.name}.tar")]}
-    return {"inputs": [], "lists": [list_files(folder, tmp_path / f"{folder.name}.txt")]}
+        return pack(folder, tmp_path / f"{folder.name}.tar")
+    return list_files(folder, tmp_path / f"{folder.name}.jsonl")
 
 
 @contextlib.contextmanager
@@ -105,11 +106,11 @@ def test_a_begun_store_is_not_continued_with_other_files(
 ):
     given, others = (inputs_of(kind, one, tmp_path) for one in (folder, other))
     with killed_after(monkeypatch, 2):
-        extract(*given["inputs"], lists=given.get("lists", ()))
+        extract(given)
     with pytest.raises(UserError, match="2 of 2 images have changed since") as error:
-        extract(*others["inputs"], lists=others.get("lists", ()))
+        extract(others)
     assert str(error.value).endswith(f"Delete {output}.partial to begin anew.")
-    assert extract(*given["inputs"], lists=given.get("lists", ())).num_extracted == N - 2
+    assert extract(given).num_extracted == N - 2
 
 
 @pytest.mark.parametrize("num_done", [3, 1])
@@ -123,15 +124,15 @@ def test_exchanged_files_of_one_size_and_time_are_refused(
         Image.new("RGB", (40, 50), (i, 2 * i, 90)).save(folder / f"{i}.bmp")
         os.utime(folder / f"{i}.bmp", ns=(10**18, 10**18))
     orders = {"given": (0, 1, 2, 3, 4), "exchanged": (4, 1, 2, 3, 0)}
-    lists = {name: tmp_path / f"{name}.txt" for name in orders}
+    lists = {name: tmp_path / f"{name}.jsonl" for name in orders}
     for name, order in orders.items():
-        lines = [f"item{i}\t{folder / str(number)}.bmp\n" for i, number in enumerate(order)]
-        lists[name].write_text("".join(lines))
+        lines = [{"id": f"item{i}", "image": f"{folder}/{j}.bmp"} for i, j in enumerate(order)]
+        lists[name].write_text("".join(json.dumps(line) + "\n" for line in lines))
     with killed_after(monkeypatch, num_done):
-        extract(lists=[lists["given"]])
+        extract(lists["given"])
     with pytest.raises(UserError, match=r"(1|2) of \d images have changed since, such as .*4\.bmp"):
-        extract(lists=[lists["exchanged"]])
-    assert extract(lists=[lists["given"]]).num_extracted == N - num_done
+        extract(lists["exchanged"])
+    assert extract(lists["given"]).num_extracted == N - num_done
 
 
 def test_the_record_is_that_of_the_bytes(extract, folder, output):

@@ -52,7 +52,7 @@ def test_processes_give_what_one_process_gives(videos, workers):
 def test_an_end_says_what_the_video_was(videos):
     *clips, end = ClipReader(CLIPS).events(videos[0])
     assert [clip.shape for clip in clips] == [(4, 8, 8, 3)] * 2
-    assert end[:2] == (("9", "25", "0.360", ""), "")
+    assert end.fields == ("9", "25", "0.360")
     content = Path(videos[0].path).read_bytes()
     assert (end.source.size, end.source.digest) == (len(content), sha256(content).digest())
     assert end.source.time == os.stat(videos[0].path).st_mtime_ns
@@ -71,8 +71,8 @@ def test_of_a_long_video_a_clip_and_a_frame_are_held(long_video, monkeypatch):
     most = []
     image_of = readers.VideoReader._to_image
 
-    def counted(reader, frame):
-        image = image_of(reader, frame)
+    def counted(reader, av, frame):
+        image = image_of(reader, av, frame)
         number = reader.num_frames
         alive.add(number)
         weakref.finalize(image, alive.discard, number)

@@ -122,19 +122,6 @@ def test_a_compressed_archive_is_refused(folder, tmp_path):
         list_images([str(path)])
 
 
-def test_a_list_has_paths_and_ids(folder, tmp_path):
-    path = folder / "list.tsv"
-    path.write_text(f"one\tb.jpg\n\ntwo\t{folder}/a.PNG\r\nsub/c.webp\n")
-    images = list_images([], lists=[str(path)])
-    assert keys(images) == ["one", "two", "c.webp"]
-    assert [content(p) for p in images] == [b"b.jpg", b"a.PNG", b"sub/c.webp"]
-    elsewhere = tmp_path / "list.txt"
-    elsewhere.write_text("sub/c.webp\n")
-    assert content(list_images([], lists=[str(elsewhere)], root=str(folder))[0])
-    with pytest.raises(UserError, match=r"list\.tsv: is no image\. For a list of images: --li"):
-        list_images([str(path)])
-
-
 def test_jsonl_names_one_image_or_several(folder):
     path = folder / "data.jsonl"
     lines = [{"image": "b.jpg"}, {"images": ["sub/c.webp", "b.jpg"]}, {"image": "a.PNG"}]
@@ -148,13 +135,6 @@ def test_a_line_without_image_is_named(folder, line):
     path.write_text('{"image": "b.jpg"}\n' + line + "\n")
     with pytest.raises(UserError, match=r'data\.jsonl:2: must be an object with "image"'):
         list_images([str(path)])
-
-
-def test_a_line_with_three_fields_is_named(folder):
-    path = folder / "list.tsv"
-    path.write_text("a\tb\tc\n")
-    with pytest.raises(UserError, match=r"list\.tsv:1: must be a path, or an id, a tab and a path"):
-        list_images([], lists=[str(path)])
 
 
 def test_one_id_for_two_images_names_both(folder):
@@ -181,8 +161,6 @@ def test_a_image_named_twice_counts_once(folder):
 def test_missing_inputs_are_named(tmp_path):
     with pytest.raises(UserError, match=r"absent: no such file or folder\."):
         list_images([str(tmp_path / "absent")])
-    with pytest.raises(UserError, match=r"absent\.txt: cannot be read"):
-        list_images([], lists=[str(tmp_path / "absent.txt")])
     with pytest.raises(UserError, match=r"no images found \(suffixes: \.apng"):
         list_images([str(tmp_path)])
     with pytest.raises(UserError, match="`ids` must be one of name, stem, path, but is 'number'"):

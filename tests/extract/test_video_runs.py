@@ -49,9 +49,8 @@ def output(tmp_path):
     return str(tmp_path / "out.h5")
 
 
-def extract_to_store(extractor, videos, output, *, keep_damaged=False, **options):
-    reader = extractor.reader(keep_damaged=keep_damaged)
-    return runner.extract_to_store(extractor, reader, videos, output, **options)
+def extract_to_store(extractor, videos, output, **options):
+    return runner.extract_to_store(extractor, extractor.reader(), videos, output, **options)
 
 
 def listed(folder):
@@ -77,7 +76,7 @@ def table(path):
 def test_every_video_stands_in_the_store_in_order(extractor, folder, output, workers):
     videos = listed(folder)
     summary = extract_to_store(extractor, videos, output, **{**OPTIONS, "workers": workers})
-    assert summary[:5] == (7, 0, 0, 7, sum(CLIPS))
+    assert summary[:4] == (7, 0, 7, sum(CLIPS))
     ids, rows = contents(output)
     assert ids == [str(i) for i in range(7)]
     assert [len(item) for item in rows] == list(CLIPS)
@@ -87,8 +86,8 @@ def test_every_video_stands_in_the_store_in_order(extractor, folder, output, wor
     assert {key: attributes[key] for key in extractor.identity} == extractor.identity
     assert (attributes["frame_rate"], attributes["stride"]) == ("native", 4)
     rows = table(details_path(output, "videos"))
-    assert rows[0] == ["id", "clips", "frames", "frame_rate", "seconds", "damage"]
-    assert rows[4] == ["3", "7", "30", "25", "1.200", ""]
+    assert rows[0] == ["id", "clips", "frames", "frame_rate", "seconds"]
+    assert rows[4] == ["3", "7", "30", "25", "1.200"]
     assert not os.path.exists(output + ".unreadable.tsv")
     assert not os.path.exists(output + ".partial")
 
@@ -161,15 +160,6 @@ def test_unreadable_videos_are_listed_counted_and_left_out(extractor, made, fold
     assert lines[1][0] == str(folder / "4b.mp4")
     assert lines[1][1].startswith("is truncated or damaged after ")
     assert FeatureStore(output).ids == ["0", "1", "2", "4", "5", "6"]
-
-
-def test_damaged_videos_are_kept_on_demand_and_marked(extractor, made, folder, output):
-    truncated(made, folder / "4b.mp4")
-    summary = extract_to_store(extractor, listed(folder), output, keep_damaged=True, **OPTIONS)
-    assert (summary.num_items, summary.num_unreadable, summary.num_damaged) == (8, 0, 1)
-    (row,) = (row for row in table(details_path(output, "videos")) if row[0] == "4b")
-    assert int(row[1]) == FeatureStore(output).count_rows("4b") == int(row[2]) // 4
-    assert row[5].startswith("truncated or damaged after ")
 
 
 def test_strict_ends_at_the_first_unreadable_video(extractor, folder, output):

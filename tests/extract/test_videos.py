@@ -169,7 +169,7 @@ def test_a_truncated_video_is_noticed_and_kept_on_demand(folder, long_videos, su
         content = file.read()
     assert len(read(content)) == 250
     cut = content[: len(content) * 6 // 10]
-    with pytest.raises(UserError, match=r"^is truncated or damaged after \d+ frames: .*--keep-dam"):
+    with pytest.raises(UserError, match=r"^is truncated or damaged after \d+ frames: "):
         read(cut)
     reader = VideoReader(cut, keep_damaged=True)
     count = sum(1 for _ in reader.frames())

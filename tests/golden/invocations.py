@@ -1093,7 +1093,7 @@ COMMANDS: dict[str, dict[str, Callable[[Case], Records]]] = {
             "import {releases}/own/array.npy {out}/o.h5 --ids {releases}/own/array_ids.txt"
         ),
         "merge": store("merge {captions}/features.h5 {releases}/own/features.h5 {out}/o.h5"),
-        "convert": store("convert {videos}/features.h5 {out}/o.h5 --pool mean --dtype float16"),
+        "convert": store("convert {videos}/features.h5 {out}/o.h5 --dtype float16"),
     },
     "prepare": {
         "captions": prepared("captions", "captions.jsonl --threshold 1 --valid-size 2"),
