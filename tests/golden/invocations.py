@@ -657,9 +657,7 @@ def prepared(kind: str, template: str) -> Callable[[Case], Records]:
 
 def prepared_release(name: str, template: str) -> Callable[[Case], Records]:
     def run(case: Case) -> Records:
-        words = case.words(f"{template} --output {{out}}/made")
-        printed = script(SCRIPTS / f"prepare_{name}.py", *words)
-        assert printed.status == 0, printed.err[-3:]
+        case.mm(f"prepare {name} {template} --output {{out}}/made")
         return _folder_made(case)
 
     return run
