@@ -43,7 +43,7 @@ from torch import Tensor
 
 from fairseq_mm.compat import without_cudnn_attention
 from fairseq_mm.generation.seeded_sampling import SeededSampling
-from fairseq_mm.models._text_bart import share_beams
+from fairseq_mm.models._vg_bart_parts import share_beams
 from fairseq_mm.modules.packed_weights import pack_weights
 
 COLUMNS = (

@@ -40,7 +40,7 @@ from _photographs import draw_photograph
 
 import fairseq_mm
 from fairseq_mm.compat import allocator
-from fairseq_mm.models._text_bart import share_beams
+from fairseq_mm.models._vg_bart_parts import share_beams
 from fairseq_mm.modules.packed_weights import pack_weights
 
 HERE = Path(__file__).parent

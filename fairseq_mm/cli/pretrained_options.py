@@ -70,13 +70,17 @@ def pretrained_dropouts(path: str) -> dict[str, float]:
     from fairseq_mm.models.vg_t5 import VgT5Model
 
     arch, options = checkpoint_options(read_foreign_checkpoint(path), path)
-    pretrained = (BARTModel, T5Model, VgT5Model)
     options = complete_options(arch, options)
-    if options.get("dropout") is None or not issubclass(
-        ARCH_MODEL_REGISTRY.get(arch, BARTModel), pretrained
-    ):
-        raise UserError(f"{path}: must be a checkpoint of BART or T5, but is of --arch {arch}.")
     # fairseq's older name, which its layers take where the newer one is 0
     options["activation_dropout"] = options.get("activation_dropout") or options.get("relu_dropout")
     names = ("dropout", "attention_dropout", "activation_dropout")
-    return {name: float(options[name]) for name in names if options.get(name) is not None}
+    rates = {name: options[name] for name in names if options.get(name) is not None}
+    model = ARCH_MODEL_REGISTRY.get(arch, BARTModel)
+    # type, not isinstance: True is an int
+    are_rates = all(type(x) in (int, float) and 0 <= x < 1 for x in rates.values())
+    if not issubclass(model, (BARTModel, T5Model, VgT5Model)) or not are_rates or not rates:
+        raise UserError(
+            f"{path}: must be a checkpoint of BART or T5 with dropouts below 1, but is of --arch "
+            f"{arch} with {rates}."
+        )
+    return {name: float(rate) for name, rate in rates.items()}

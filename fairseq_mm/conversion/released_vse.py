@@ -106,7 +106,11 @@ def read_released_vse(path: str) -> ReleasedModel:
     kind = options.get("encoder") if isinstance(options, dict) else None
     if kind not in ("gru", "bow"):
         raise UserError(f"{path}.pkl: `encoder` must be gru or bow, but is {kind}.")
-    arrays = _read_arrays(path, (*("Wemb", *_IMAGE), *(_GRU if kind == "gru" else ())))
+    names = ("Wemb", *_IMAGE, *(_GRU if kind == "gru" else ()))
+    loaded: Any = load_numpy(Path(path))
+    with loaded as archive:
+        check_names(archive.files, names, path)
+        arrays = {x: read_member(archive, Path(path), x).astype(np.float32) for x in names}
     V, E = num_rows_and_columns(arrays["Wemb"])
     D, K = num_rows_and_columns(arrays["ff_image_W"])
     expected = {"Wemb": (V, E), "ff_image_W": (D, K), "ff_image_b": (K,)}
@@ -245,16 +249,6 @@ def format_words(words: Sequence[str]) -> str:
     """Return the first three words of a list and the number of further words, for a message."""
     shown = ", ".join(map(repr, words[:_NAMED]))
     return shown + (f" and {len(words) - _NAMED} more" if len(words) > _NAMED else "")
-
-
-def _read_arrays(path: str, names: Sequence[str]) -> dict[str, np.ndarray]:
-    arrays = {}
-    loaded: Any = load_numpy(Path(path))
-    with loaded as archive:
-        check_names(archive.files, names, path)
-        for name in names:
-            arrays[name] = read_member(archive, Path(path), name).astype(np.float32)
-    return arrays
 
 
 def _read_dictionary(path: str, rows: int, notes: list[str]) -> dict[int, str]:

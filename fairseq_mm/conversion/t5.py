@@ -111,7 +111,6 @@ _RATES = {
 }
 _FEED_FORWARD = {"relu": "relu", "gated_gelu": "gated-gelu"}
 _EMBEDDINGS = ("encoder.embedding.weight", "decoder.embedding.weight")
-# save_pretrained writes only the shared table, but older versions wrote every copy
 _THEIR_EMBEDDINGS = ("shared.weight", "encoder.embed_tokens.weight", "decoder.embed_tokens.weight")
 _OUTPUT, _THEIR_OUTPUT = "decoder.output_proj.weight", "lm_head.weight"
 # in old checkpoints; no T5 computes with it, since attention to the source has no positions
@@ -136,7 +135,13 @@ def convert_t5(folder: str, output: str, *, overwrite: bool = False) -> Converte
     options = _convert_config(config, path)
     notes: list[str] = []
     weights = read_weights(folder)
-    embedding = _pop_embedding(weights, folder)
+    # save_pretrained writes only the shared table, but older versions wrote every copy
+    copies = [weights.pop(name).float() for name in _THEIR_EMBEDDINGS if name in weights]
+    if not copies:
+        raise UserError(f"{folder}: lacks {_THEIR_EMBEDDINGS[0]}.")
+    embedding = copies[0]
+    if not all(torch.equal(copy, embedding) for copy in copies):
+        raise UserError(f"{folder}: encoder and decoder have different embeddings; t5 shares one.")
     own_output = _pop_own_output(config, weights, embedding, notes)
     options["untied_output"] = own_output is not None
     pieces_path = os.path.join(folder, _PIECES_FILE)
@@ -198,16 +203,6 @@ def _convert_config(config: Mapping[str, Any], path: str) -> dict[str, Any]:
         if value is not None and value != row:
             raise UserError(f"{path}: `{key}` must be {row}, but is {value!r:.60}.")
     return options
-
-
-def _pop_embedding(weights: dict[str, Tensor], folder: str) -> Tensor:
-    """Remove all copies of the embedding [V, D] from ``weights``, and return one copy."""
-    copies = [weights.pop(name).float() for name in _THEIR_EMBEDDINGS if name in weights]
-    if not copies:
-        raise UserError(f"{folder}: lacks {_THEIR_EMBEDDINGS[0]}.")
-    if not all(torch.equal(copy, copies[0]) for copy in copies):
-        raise UserError(f"{folder}: encoder and decoder have different embeddings; t5 shares one.")
-    return copies[0]
 
 
 def _pop_own_output(

@@ -58,10 +58,11 @@ class ChunkedCrossEntropyCriterion(FairseqCriterion):
         self, task: Any, sentence_avg: bool, label_smoothing: float, chunk_megabytes: int
     ) -> None:
         super().__init__(task)
-        if not 0 <= label_smoothing < 1:
-            raise UserError(f"--label-smoothing must be in [0, 1), but is {label_smoothing}.")
-        if chunk_megabytes < 1:
-            raise UserError(f"--chunk-megabytes must be 1 or more, but is {chunk_megabytes}.")
+        if not 0 <= label_smoothing < 1 or chunk_megabytes < 1:
+            raise UserError(
+                f"--label-smoothing must be in [0, 1), but is {label_smoothing}; "
+                f"--chunk-megabytes must be 1 or more, but is {chunk_megabytes}."
+            )
         self.sentence_avg = sentence_avg
         self.label_smoothing = label_smoothing
         self.chunk_bytes = chunk_megabytes * MEGABYTE

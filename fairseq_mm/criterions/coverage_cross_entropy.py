@@ -52,8 +52,6 @@ class CoverageCrossEntropyCriterion(LabelSmoothedCrossEntropyCriterion):
         report_accuracy: bool = False,
     ) -> None:
         super().__init__(task, sentence_avg, label_smoothing, ignore_prefix_size, report_accuracy)
-        if coverage_weight < 0:
-            raise UserError(f"--coverage-weight must be 0 or more, but is {coverage_weight}.")
         self.coverage_weight = coverage_weight
 
     def compute_loss(

@@ -291,7 +291,13 @@ class PairwiseRankingCriterion(FairseqCriterion):
         if negatives == "random":
             # fairseq may replace a validation batch by a dummy batch, which has no negatives
             extra = sample if is_dummy else sample["negatives"]
-            result = self._rank_against(model, sample, extra)
+            images, sentences = _embed(model, sample)
+            all_images, all_sentences = _embed(model, extra)
+            # a pair of the batch may be sampled again; it is no negative of itself
+            name = "id" if self.same_image_negatives else "item"
+            is_negative = sample[name][:, None] != extra[name]
+            candidates = {"all_images": all_images, "all_sentences": all_sentences}
+            result = self._compute_loss(images, sentences, is_negative, "sum", candidates)
         else:
             result = self._rank_in_batch(model, sample, negatives, is_dummy)
         if model.training and not is_dummy:
@@ -324,17 +330,6 @@ class PairwiseRankingCriterion(FairseqCriterion):
     def extra_pairs_per_batch(self) -> int:
         """Number of extra pairs that the dataset must add to each training batch as negatives."""
         return self.num_negatives if self.negatives == "random" else 0
-
-    def _rank_against(
-        self, model: nn.Module, sample: dict[str, Any], extra: dict[str, Any]
-    ) -> RankingLoss:
-        images, sentences = _embed(model, sample)
-        all_images, all_sentences = _embed(model, extra)
-        # a pair of the batch may be sampled again; it is no negative of itself
-        name = "id" if self.same_image_negatives else "item"
-        is_negative = sample[name][:, None] != extra[name]
-        candidates = {"all_images": all_images, "all_sentences": all_sentences}
-        return self._compute_loss(images, sentences, is_negative, "sum", candidates)
 
     def _compute_loss(
         self,

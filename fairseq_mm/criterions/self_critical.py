@@ -159,13 +159,11 @@ class SelfCriticalCriterion(CrossEntropyCriterion):
         self.weights = read_rewards(rewards)
         self.baseline = str(baseline)
         least = 2 if self.baseline == "samples" else 1
-        if num_samples < least:
+        if num_samples < least or reward_workers < 0:
             raise UserError(
                 f"--num-samples must be {least} or more with --baseline {self.baseline}, but is "
-                f"{num_samples}."
+                f"{num_samples}; --reward-workers must be 0 or more, but is {reward_workers}."
             )
-        if reward_workers < 0:
-            raise UserError(f"--reward-workers must be 0 or more, but is {reward_workers}.")
         self.num_samples = num_samples
         self.sample_args = sample_args
         self.sample_dropout = sample_dropout
@@ -203,7 +201,12 @@ class SelfCriticalCriterion(CrossEntropyCriterion):
             # by now, the loaders of data have been forked, which need no frequencies
             self._workers = RewardWorkers(Rewards(self.weights, frequencies), self.reward_workers)
         workers = self._workers
-        workers.submit(self._jobs(sample, drawn, references))
+        texts: list[list[Any]] = [[] for _ in sample["id"]]
+        for tokens, is_cut in drawn:
+            for own, lines, cuts in zip(texts, tokens, is_cut):
+                own += self.text.words_of_samples(lines, cuts)
+        lines = sample["id"].tolist()
+        workers.submit([Job(own, references[line]) for own, line in zip(texts, lines)])
 
         def forward(*args: Any, **kwargs: Any) -> Tensor:
             return policy.log_probabilities(sample, drawn[0])
@@ -262,15 +265,6 @@ class SelfCriticalCriterion(CrossEntropyCriterion):
             )
         # validation's samples, if any, have stream 0
         return [policy.draw(sample, self.update_num + 1) for policy in self._policies]
-
-    def _jobs(
-        self, sample: dict[str, Any], drawn: list[Any], references: "References"
-    ) -> list[Job]:
-        texts: list[list[Any]] = [[] for _ in sample["id"]]
-        for tokens, is_cut in drawn:
-            for own, lines, cuts in zip(texts, tokens, is_cut):
-                own += self.text.words_of_samples(lines, cuts)
-        return [Job(own, references[line]) for own, line in zip(texts, sample["id"].tolist())]
 
     @classmethod
     def reduce_metrics(cls, logging_outputs: list[dict[str, Any]]) -> None:

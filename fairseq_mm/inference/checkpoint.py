@@ -43,7 +43,7 @@ from fairseq_mm.models._provenance import (
     decode_provenance,
     list_words,
 )
-from fairseq_mm.models._text_bart import share_beams
+from fairseq_mm.models._vg_bart_parts import share_beams
 from fairseq_mm.tasks.hierarchical_story import HierarchicalStoryTask
 
 # tasks of fairseq whose models generate stories from prompts, and prompts

@@ -18,8 +18,8 @@ from fairseq_mm.inference.candidates import TrainingSentences
 from fairseq_mm.inference.checkpoint import Checkpoint, build_models
 from fairseq_mm.inference.embedder import Embedder, load_embedder
 from fairseq_mm.inference.structured_captioner import StructuredCaptioner
+from fairseq_mm.ngrams.arpa import LanguageModel, load_language_model
 from fairseq_mm.ngrams.kneser_ney import estimate_kneser_ney
-from fairseq_mm.ngrams.language_model import LanguageModel, load_language_model
 from fairseq_mm.ngrams.ngram_model import END, START
 from fairseq_mm.retrieval.nearest_vectors import unit_vectors
 

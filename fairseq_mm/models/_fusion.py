@@ -113,19 +113,6 @@ class FusionDecoder(StoryDecoder):
         self.fusion = Fusion(trunk.out_dim, frozen.out_dim)
         self.frozen_masks_padding = frozen_masks_padding
 
-    def replace_frozen(self, frozen: ConvTrunk, masks_padding: bool) -> None:
-        """Replace the trunk (decoder without output layer) of the frozen model by ``frozen``.
-
-        If the two trunks have different output sizes, the fusion layers are initialised anew.
-        ``masks_padding`` is True if the new frozen model gives padding of the prompt no attention.
-        """
-        if frozen.out_dim != self.frozen.out_dim:
-            fusion = Fusion(self.trunk.out_dim, frozen.out_dim)
-            # The model may already be on a GPU or in half precision when it loads a checkpoint.
-            self.fusion = fusion.to(next(self.fusion.parameters()))
-        self.frozen = frozen
-        self.frozen_masks_padding = masks_padding
-
     def hidden_states(
         self,
         prev_output_tokens: Tensor,

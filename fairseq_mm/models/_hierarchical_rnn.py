@@ -176,7 +176,11 @@ class HierarchicalRnnDecoder(TwoSourceDecoder):
         saved = self.saved_state(incremental_state)
         if saved is None:
             projected = self.project_source(encoder_out, has_beams=incremental_state is not None)
-            hidden = self._first_state(sources[0], masks[0])
+            # The encoder has zeroed padding, so only the count needs the mask. float32: a float16
+            # sum over 600 words would lose digits.
+            text = sources[0]
+            mean = text.float().sum(dim=1) / (~masks[0]).sum(dim=1, keepdim=True)
+            hidden = torch.tanh(self.first_state_proj(mean.to(text.dtype)))
         else:
             projected, (hidden,) = saved["projected"], saved["past"]
         if incremental_state is not None:
@@ -194,12 +198,6 @@ class HierarchicalRnnDecoder(TwoSourceDecoder):
         outputs = self.dropout(torch.tanh(self.hidden_proj(torch.stack(states, dim=1))))
         words, frames = (torch.stack(list(parts), dim=1) for parts in zip(*weights))
         return outputs, attention_extra(words, frames, torch.stack(modalities, dim=1))
-
-    def _first_state(self, text: Tensor, padding: Tensor) -> Tensor:
-        # The encoder has zeroed padding, so only the count needs the mask. float32: a float16 sum
-        # over 600 words would lose digits.
-        mean = text.float().sum(dim=1) / (~padding).sum(dim=1, keepdim=True)
-        return torch.tanh(self.first_state_proj(mean.to(text.dtype)))
 
 
 def build_hierarchical_rnn(

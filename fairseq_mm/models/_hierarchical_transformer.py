@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from fairseq_mm.errors import UserError
 from fairseq_mm.models._frames import FusedVideo
-from fairseq_mm.models._options import check_sizes, option
+from fairseq_mm.models._options import check_one_dictionary, check_sizes, option
 from fairseq_mm.models._video_summary import (
     EncoderOut,
     TwoSourceDecoder,
@@ -209,11 +209,7 @@ def check_transformer(config: type, cfg: Any, task: Any) -> None:
         task: Task, whose dictionaries and ``max_frames`` are checked.
     """
     check_sizes(config, cfg, heads={"attention_heads": "embed_dim"})
-    if task.source_dictionary != task.target_dictionary:
-        raise UserError(
-            "transcripts and summaries must have one dictionary, whose embeddings they share: "
-            "prepare with --joined-dictionary."
-        )
+    check_one_dictionary(task)
     # Refused before training: in mid-epoch the table of positions would end the run at the first
     # long video.
     max_frames = getattr(task, "max_frames", None) or 0

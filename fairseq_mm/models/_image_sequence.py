@@ -186,11 +186,6 @@ class ImageVectors(nn.Module):
             Grids [B, 5, R, D] float32, zero at missing images, and a mask [B, 5], True at missing
                 images.
         """
-        if features.size(1) != NUM_IMAGES * self.rows_per_image:
-            raise UserError(
-                f"a story has {NUM_IMAGES} images of {self.rows_per_image} regions each, "
-                f"but features of {features.size(1)} regions are given."
-            )
         shape = (len(features), NUM_IMAGES, self.rows_per_image)
         is_padding = padding_mask.view(shape)
         grids = features.reshape(*shape, -1).float()

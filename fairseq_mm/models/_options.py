@@ -44,16 +44,28 @@ def check_sizes(
         value = getattr(cfg, name)
         if name.endswith(_SIZES):
             least = 0 if name in may_be_zero else 1
-            if value < least:
-                raise UserError(f"{_option(name)} must be {least} or more, but is {value}.")
-        elif name.endswith("dropout") and value is not None and not 0 <= value < 1:
-            raise UserError(f"{_option(name)} must be 0 or more and below 1, but is {value}.")
+            is_wrong, expected = value < least, f"{least} or more"
+        else:
+            is_wrong = name.endswith("dropout") and value is not None and not 0 <= value < 1
+            expected = "0 or more and below 1"
+        if is_wrong:
+            raise UserError(f"{_option(name)} must be {expected}, but is {value}.")
     for name, size in (heads or {}).items():
         if getattr(cfg, size) % getattr(cfg, name):
             raise UserError(
                 f"{_option(name)} must divide {_option(size)} ({getattr(cfg, size)}), but is "
                 f"{getattr(cfg, name)}."
             )
+
+
+def check_one_dictionary(task: Any) -> None:
+    """Check that source and target of a task have one dictionary, whose embeddings they share."""
+    if task.source_dictionary != task.target_dictionary:
+        raise UserError(
+            f"source and target must have one dictionary, but have two, of "
+            f"{len(task.source_dictionary)} and {len(task.target_dictionary)} words: prepare with "
+            "--joined-dictionary."
+        )
 
 
 def _option(name: str) -> str:

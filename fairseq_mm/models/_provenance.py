@@ -41,11 +41,11 @@ def encode_json(content: Any) -> Tensor:
 
 def decode_json(state: Tensor) -> Any:
     """Decode the tensor that :func:`encode_json` returned."""
-    # a tensor of another layout may be far larger than the file that it comes from
-    if not isinstance(state, Tensor) or state.dim() != 1 or not state.is_contiguous():
-        raise UserError("what a checkpoint carries of its data must be a row of numbers.")
-    # the memory of the text is bounded by the tensor, which the checkpoint stores byte for byte
     try:
+        # a tensor of another layout may be far larger than the file that it comes from; the memory
+        # of this text is bounded by the tensor, which the checkpoint stores byte for byte
+        if not isinstance(state, Tensor) or state.dim() != 1 or not state.is_contiguous():
+            raise ValueError
         content = json.loads(state.cpu().numpy().astype(np.uint8).tobytes().decode())
         json.dumps(content, ensure_ascii=False).encode()  # fails for lone surrogates
     except (ValueError, RecursionError):
@@ -148,14 +148,12 @@ class Provenance(nn.Module):
             if name in saved and current is not None and saved[name] != current:
                 raise _dictionary_error(saved[name], current, file)
         if saved["feature_dim"] != self.feature_dim:
-            if not saved["feature_dim"] or not self.feature_dim:
-                raise UserError(
-                    f"the checkpoint's model reads {_features(saved['feature_dim'])}, but that of "
-                    f"--arch reads {_features(self.feature_dim)}."
-                )
+            trained, given = (
+                f"{dim}-dimensional features" if dim else "no features"
+                for dim in (saved["feature_dim"], self.feature_dim)
+            )
             raise UserError(
-                f"the checkpoint was trained on {_features(saved['feature_dim'])}, but the "
-                f"feature store has {_features(self.feature_dim)}."
+                f"the checkpoint was trained on {trained}, but the feature store has {given}."
             )
         if saved.get("rows_per_image") != self.rows_per_image:
             raise UserError(
@@ -180,10 +178,6 @@ class Provenance(nn.Module):
                 )
         # Resumed on an unlabelled store, the model still knows its extractor from the checkpoint.
         self.extractor = trained or self.extractor
-
-
-def _features(dim: int) -> str:
-    return f"{dim}-dimensional features" if dim else "no features"
 
 
 def _dictionary_error(saved: list[str], current: list[str], name: str) -> UserError:

@@ -5,13 +5,12 @@ model has an encoder and a trunk that are trained, and a frozen encoder and trun
 checkpoint.
 """
 
-import os
-from typing import Any, NamedTuple, Optional
+from typing import Any, NamedTuple
 
 from fairseq.models import ARCH_MODEL_REGISTRY
 from torch import Tensor, nn
 
-from fairseq_mm.compat.model_folders import is_model_folder, load_checkpoint
+from fairseq_mm.compat.model_folders import load_checkpoint
 from fairseq_mm.errors import UserError
 from fairseq_mm.models._conv_encoder import ConvEncoder
 from fairseq_mm.models._conv_trunk import ConvTrunk
@@ -53,7 +52,6 @@ def build_parts(options: Any, source_dictionary: Any, target_dictionary: Any) ->
         source_dictionary: Dictionary of the prompts.
         target_dictionary: Dictionary of the stories.
     """
-    _check_positive(options, "encoder_embed_dim")
     if options.encoder_embed_dim != options.decoder_embed_dim:
         raise UserError(
             f"--encoder-embed-dim ({options.encoder_embed_dim}) and --decoder-embed-dim "
@@ -80,10 +78,13 @@ def build_trunk(options: Any, dictionary: Any, *, has_source: bool = True) -> Co
         dictionary: Dictionary of the texts that the model writes.
         has_source: False for a language model, which attends to no prompt.
     """
-    for name in ("decoder_embed_dim", "decoder_out_embed_dim"):
-        _check_positive(options, name)
-    if not 0 <= options.dropout < 1:
-        raise UserError(f"--dropout must be 0 or more and below 1, but is {options.dropout}.")
+    for name, is_wrong in (
+        ("decoder_embed_dim", options.decoder_embed_dim < 1),
+        ("decoder_out_embed_dim", options.decoder_out_embed_dim < 1),
+        ("dropout", not 0 <= options.dropout < 1),
+    ):
+        if is_wrong:
+            raise UserError(f"--{name.replace('_', '-')} cannot be {getattr(options, name)}.")
     layers = parse_layers(options.decoder_layers, "--decoder-layers")
     attends = [False] * len(layers)
     if has_source:
@@ -107,13 +108,6 @@ def build_trunk(options: Any, dictionary: Any, *, has_source: bool = True) -> Co
         is_gated=parse_flag(options.gated_attention, "--gated-attention"),
         is_multi_scale=parse_flag(options.downsample, "--downsample"),
     )
-
-
-def _check_positive(options: Any, name: str) -> None:
-    if getattr(options, name) < 1:
-        raise UserError(
-            f"--{name.replace('_', '-')} must be 1 or more, but is {getattr(options, name)}."
-        )
 
 
 def _check_heads(options: Any, name: str) -> None:
@@ -158,25 +152,6 @@ def part_options(cfg: Any) -> dict[str, Any]:
     return {k: v if isinstance(v, (int, float)) else str(v) for k, v in values.items()}
 
 
-def find_pretrained(path: str, data: Optional[str]) -> str:
-    """Find a pretrained checkpoint in the working directory or in the data folder.
-
-    Args:
-        path: Absolute path, or path relative to one of the two folders.
-        data: Value of fairseq's option ``data``, whose first folder is searched; None or empty for
-            no data folder.
-
-    Returns:
-        Path of the file.
-    """
-    folders = ["", *([] if not data else data.split(os.pathsep)[:1])]
-    for folder in folders:
-        file = os.path.join(folder, path)
-        if os.path.isfile(file) or is_model_folder(file):
-            return file
-    raise UserError(f"--pretrained-checkpoint {path}: no such file (from {os.getcwd()}).")
-
-
 def load_pretrained(file: str, model_class: type, provenance: Provenance) -> dict[str, Any]:
     """Load the checkpoint of a trained story model that will be the frozen part of a fusion model.
 
@@ -192,31 +167,22 @@ def load_pretrained(file: str, model_class: type, provenance: Provenance) -> dic
         state = load_checkpoint(file)
         cfg = state["cfg"]["model"]
         arch = cfg._name  # fairseq's older models leave a Namespace here
-    except UserError as error:  # its message already names the file
-        raise UserError(f"--pretrained-checkpoint {error}") from None
+    except UserError:
+        raise
     except Exception as error:  # torch and fairseq raise nearly anything on other files
         lines = str(error).strip().splitlines()
         reason = f"{type(error).__name__}: {lines[0][:200] if lines else ''}"
-        raise UserError(
-            f"--pretrained-checkpoint {file}: is no fairseq checkpoint ({reason})"
-        ) from None
-    if ARCH_MODEL_REGISTRY.get(arch) is not model_class or STATE_KEY not in state["model"]:
-        hint = ""
+        raise UserError(f"is no fairseq checkpoint ({reason})") from None
+    is_story_model = ARCH_MODEL_REGISTRY.get(arch) is model_class and STATE_KEY in state["model"]
+    if not is_story_model or FROZEN_STATE_KEY in state["model"]:
+        hint = ", a fusion model itself" if is_story_model else ""
         if str(arch).startswith("fconv_self_att"):
             hint = f"; convert it first: fairseq-mm convert {file} OUTPUT --data DIR"
         raise UserError(
-            f"--pretrained-checkpoint {file}: must be of --arch conv_story or one of its sizes, "
-            f"but is of {arch}{hint}."
+            f"must be of --arch conv_story or one of its sizes, but is of {arch}{hint}."
         )
-    if FROZEN_STATE_KEY in state["model"]:
-        raise UserError(
-            f"--pretrained-checkpoint {file}: is a fusion model itself; give a model without."
-        )
-    try:
-        # This check raises the message about dictionaries: both models read the same tokens.
-        provenance.set_extra_state(state["model"][STATE_KEY])
-    except UserError as error:
-        raise UserError(f"--pretrained-checkpoint {file}: {error}") from None
+    # This check raises the message about dictionaries: both models read the same tokens.
+    provenance.set_extra_state(state["model"][STATE_KEY])
     return {"options": part_options(cfg), "model": state["model"]}
 
 

@@ -111,9 +111,6 @@ class T5DecoderLayer(nn.Module):
         attended = self.source_attention(query, *source, source_bias)
         return x + self.dropout(attended.view_as(x))
 
-    def feed(self, x: Tensor) -> Tensor:
-        return x + self.dropout(self.feed_forward(self.feed_forward_norm(x)))
-
     def forward(
         self,
         x: Tensor,
@@ -144,7 +141,8 @@ class T5DecoderLayer(nn.Module):
             cache, number = cached
             key, value = cache.write(number, key, value)
         x = x + self.dropout(self.self_attention(query, key, value, bias).view_as(x))
-        return self.feed(self.attend_source(x, source, source_bias))
+        x = self.attend_source(x, source, source_bias)
+        return x + self.dropout(self.feed_forward(self.feed_forward_norm(x)))
 
 
 def _embed(embedding: nn.Embedding, tokens: Tensor) -> Tensor:

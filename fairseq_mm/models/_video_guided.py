@@ -170,23 +170,26 @@ def check_video_guided(cfg: Any, *, video_dim: int) -> None:
     sizes = Namespace(**numeric)
     check_sizes(VideoGuidedConfig, sizes, may_be_zero=["video_encoder_layers"], heads=heads)
     layers = _parse_fusion_layers(cfg)
-    if not any(layers.values()):
-        raise UserError(
+    for is_wrong, message in (
+        (
+            not any(layers.values()),
             "--fusion-encoder-layers and --fusion-decoder-layers are both empty: no layer would "
-            "read the video; for a text-only model take the backbone's own --arch."
-        )
-    if is_released(cfg) and layers["decoder"]:
-        raise UserError(
+            "read the video; for a text-only model take the backbone's own --arch.",
+        ),
+        (
+            is_released(cfg) and layers["decoder"],
             "--compat released must be without --fusion-decoder-layers: the released code has no "
-            "fusion there, and a softmax over the text's positions would see the words to come."
-        )
-    if video_dim < 1:
-        raise UserError("the task gives no features of videos, which this --arch reads.")
-    if cfg.video_encoder_layers and video_dim % cfg.video_encoder_heads:
-        raise UserError(
+            "fusion there, and a softmax over the text's positions would see the words to come.",
+        ),
+        (video_dim < 1, "the task gives no features of videos, which this --arch reads."),
+        (
+            cfg.video_encoder_layers and video_dim % cfg.video_encoder_heads,
             f"--video-encoder-heads must divide the feature dimension {video_dim}, but is "
-            f"{cfg.video_encoder_heads}."
-        )
+            f"{cfg.video_encoder_heads}.",
+        ),
+    ):
+        if is_wrong:
+            raise UserError(message)
 
 
 def _parse_fusion_layers(cfg: Any) -> dict[str, list[int]]:
@@ -206,19 +209,13 @@ def _parse_layer_numbers(text: Optional[str], flag: str, num_layers: int) -> lis
     text = (text or "").strip()
     if text in ("", "none"):
         return []
-    numbers = []
-    for part in (x.strip() for x in text.split(",")):
-        if not re.fullmatch("[0-9]+", part):
-            raise UserError(f"{flag} must be layers' numbers such as 5,6, but is {text!r}.")
-        number = int(part)
-        if not 1 <= number <= num_layers:
-            raise UserError(
-                f"{flag} {text}: there is no layer {number}; layers are counted from 1 to "
-                f"{num_layers}."
-            )
-        if number in numbers:
-            raise UserError(f"{flag} {text}: layer {number} is named twice.")
-        numbers.append(number)
+    parts = [x.strip() for x in text.split(",")]
+    numbers = {int(x) for x in parts if re.fullmatch("[0-9]+", x) and 1 <= int(x) <= num_layers}
+    if len(numbers) < len(parts):
+        raise UserError(
+            f"{flag} must be different numbers of layers from 1 to {num_layers}, such as 5,6, but "
+            f"is {text!r}."
+        )
     return sorted(numbers)
 
 
@@ -327,11 +324,6 @@ class VideoReader(nn.Module):
         """
         if features is None:
             raise UserError("a batch has no features of videos, which this --arch reads.")
-        if features.size(-1) != self.dim:
-            raise UserError(
-                f"the features have dimension {features.size(-1)}, but the model was built for "
-                f"{self.dim}."
-            )
         if padding_mask is None:
             padding_mask = torch.zeros(features.shape[:2], dtype=torch.bool, device=features.device)
         # Generation casts the model, but not the batch.

@@ -6,7 +6,6 @@ import torch
 from fairseq.models import FairseqEncoderDecoderModel
 from torch import Tensor
 
-from fairseq_mm.errors import UserError
 from fairseq_mm.models._bases import (
     BatchFirstEncoder,
     EncoderOut,
@@ -204,10 +203,5 @@ class VideoSummaryModel(LoadStateDictMixin, FairseqEncoderDecoderModel):
         See :meth:`TwoSourceEncoder.forward` for the transcript and the video, and
         :func:`attention_extra` for the dict.
         """
-        if features is None or padding_mask is None:
-            raise UserError(
-                f"{type(self).__name__} reads videos, but the batch has none: take --task "
-                "video_summarization."
-            )
         encoder_out = self.encoder(src_tokens, src_lengths, features, padding_mask)
         return self.decoder(prev_output_tokens, encoder_out)

@@ -42,6 +42,7 @@ Differs from the released code (fairseq's ``fconv_self_att_wp``):
 - ``fairseq-mm convert`` converts checkpoints of the released code, with or without fusion.
 """
 
+import os
 from argparse import Namespace
 from dataclasses import dataclass
 from typing import Any, Optional
@@ -52,10 +53,11 @@ from fairseq.models import FairseqEncoderDecoderModel, register_model
 from omegaconf import II
 from torch import Tensor
 
+from fairseq_mm.compat.model_folders import is_model_folder
 from fairseq_mm.errors import UserError
 from fairseq_mm.models._bases import LoadStateDictMixin
 from fairseq_mm.models._conv_decoder import StoryDecoder
-from fairseq_mm.models._fusion import FusionDecoder, FusionEncoder
+from fairseq_mm.models._fusion import Fusion, FusionDecoder, FusionEncoder
 from fairseq_mm.models._options import option, parse_flag, parse_flags, parse_layers
 from fairseq_mm.models._presets import register_presets
 from fairseq_mm.models._provenance import MODULE_NAME, Provenance, decode_json
@@ -64,7 +66,6 @@ from fairseq_mm.models._story_parts import (
     FrozenOptions,
     build_parts,
     copy_weights,
-    find_pretrained,
     freeze,
     load_pretrained,
     part_options,
@@ -189,12 +190,20 @@ class ConvStoryModel(LoadStateDictMixin, FairseqEncoderDecoderModel):
             data = getattr(getattr(task, "cfg", None), "data", None)
             missing: Optional[UserError] = None
             try:
-                file = find_pretrained(path, data)
+                # relative to the working directory or to the data folder
+                folders = ["", *(data.split(os.pathsep)[:1] if data else [])]
+                files = [os.path.join(folder, path) for folder in folders]
+                file = next((x for x in files if os.path.isfile(x) or is_model_folder(x)), None)
+                if file is None:
+                    raise UserError("no such file.")
                 pretrained = load_pretrained(file, cls, provenance)
                 model = cls(cfg, *dictionaries, pretrained["options"])
-                model.load_frozen(pretrained["model"], file)
+                # all weights of the trained model, except for its output layer
+                copy_weights(model.encoder.frozen, pretrained["model"], "encoder.")
+                copy_weights(model.decoder.frozen, pretrained["model"], "decoder.trunk.")
             except UserError as error:
-                missing = error
+                message = str(error).removeprefix(f"{file}: ")
+                missing = UserError(f"--pretrained-checkpoint {path}: {message}")
             # not within `except`: a wrong option would be taken for this error
             if missing is not None:
                 build_parts(cfg, *dictionaries)
@@ -234,21 +243,6 @@ class ConvStoryModel(LoadStateDictMixin, FairseqEncoderDecoderModel):
         self._set_frozen()
         return self
 
-    def load_frozen(self, weights: dict[str, Tensor], file: str) -> None:
-        """Load the weights of a trained model into the frozen part, except for the output layer.
-
-        Args:
-            weights: Weights of the trained model by name.
-            file: Path of the trained model's checkpoint, for messages.
-        """
-        try:
-            copy_weights(self.encoder.frozen, weights, "encoder.")
-            copy_weights(self.decoder.frozen, weights, "decoder.trunk.")
-        except RuntimeError as error:
-            raise UserError(
-                f"--pretrained-checkpoint {file}: its weights do not fit its options: {error}"
-            ) from None
-
     def upgrade_state_dict_named(self, state_dict: dict[str, Tensor], name: str) -> None:
         """Prepare a fusion model for a checkpoint whose frozen model has other options.
 
@@ -285,7 +279,13 @@ class ConvStoryModel(LoadStateDictMixin, FairseqEncoderDecoderModel):
             )
         parameter = next(self.parameters())
         self.encoder.frozen = parts.encoder.to(parameter)
-        self.decoder.replace_frozen(parts.trunk.to(parameter), parts.masks_padding)
+        trunk = parts.trunk.to(parameter)
+        if dims[0] != dims[1]:
+            # new fusion layers; the model may already be on a GPU or in half precision
+            fusion = Fusion(self.decoder.trunk.out_dim, trunk.out_dim)
+            self.decoder.fusion = fusion.to(next(self.decoder.fusion.parameters()))
+        self.decoder.frozen = trunk
+        self.decoder.frozen_masks_padding = parts.masks_padding
         self._set_frozen()
 
     def max_positions(self) -> tuple[int, int]:
@@ -311,15 +311,11 @@ def _check_fixed_options(cfg: Any) -> None:
     """Raise a UserError if an option is set that only fairseq's ``fconv_self_att`` supports."""
     num_layers = len(parse_layers(cfg.encoder_layers, "--encoder-layers"))
     attends = parse_flags(cfg.encoder_attention, "--encoder-attention", num_layers)
-    if any(attends) or cfg.encoder_attention_nheads != 1:
+    projects = parse_flag(cfg.project_input, "--project-input")
+    if any(attends) or cfg.encoder_attention_nheads != 1 or not projects:
         raise UserError(
-            "--encoder-attention must be False and --encoder-attention-nheads 1: the encoder of "
-            "this system has no self-attention (section 9.2)."
-        )
-    if not parse_flag(cfg.project_input, "--project-input"):
-        raise UserError(
-            "--project-input must be True: without projections fairseq's own attention fails, or "
-            "scales the layer's input in place."
+            "--encoder-attention must be False, --encoder-attention-nheads 1 and --project-input "
+            "True: this system has nothing else."
         )
 
 

@@ -317,18 +317,17 @@ class GlacModel(StoryModel):
     @classmethod
     def build_model(cls, cfg: GlacConfig, task: Any) -> "GlacModel":
         check_sizes(GlacConfig, cfg)
-        if not 0 < cfg.slice_noise < math.inf:
-            raise UserError(f"--slice-noise must be a number above 0, but is {cfg.slice_noise}.")
-        if not LEAST_TEMPERATURE <= cfg.slice_temperature < math.inf:
-            raise UserError(
-                f"--slice-temperature must be a number of {LEAST_TEMPERATURE} or more, but is "
-                f"{cfg.slice_temperature}."
-            )
-        if cfg.slices == 1 and cfg.slice_temperature != 1:
-            raise UserError(
-                f"--slice-temperature {cfg.slice_temperature} does nothing with --slices 1: give "
-                "--slices, or --arch glac_decoder_attention."
-            )
+        temperature = cfg.slice_temperature
+        for is_wrong, message in (
+            (not 0 < cfg.slice_noise < math.inf, "noise must be a number above 0"),
+            (
+                not LEAST_TEMPERATURE <= temperature < math.inf,
+                f"temperature must be a number of {LEAST_TEMPERATURE} or more",
+            ),
+            (cfg.slices == 1 and temperature != 1, "temperature must be 1 with --slices 1"),
+        ):
+            if is_wrong:
+                raise UserError(f"--slice-{message}.")
         images = ImageVectors(
             task.feature_dim,
             cfg.picture_dim,

@@ -85,7 +85,7 @@ from fairseq_mm.models._pooled_features import (
 from fairseq_mm.models._presets import register_presets
 from fairseq_mm.models._provenance import MODULE_NAME, Provenance
 from fairseq_mm.modules.additive_attention import CoverageAttention
-from fairseq_mm.modules.simple_recurrence import ACTIVATIONS, simple_recurrence
+from fairseq_mm.modules.recurrent_steps import ACTIVATIONS, simple_recurrence
 
 WORD_INPUTS = ("second", "first", "none")
 IMAGE_INPUTS = ("multimodal", "recurrent", "both", "both_shared", "none")
@@ -338,22 +338,6 @@ class MRnnDecoder(FeatureDecoder):
                 from_word = from_word + self.word_to_multimodal(word)
             self.word_table = torch.cat([self.recurrent_input(second), from_word], dim=1)
 
-    def _folded_step(
-        self, word_table: Tensor, tokens: Tensor, state: Tensor
-    ) -> tuple[Tensor, Tensor]:
-        """Compute the results of :meth:`language_terms` for one word per row, ``tokens`` [B, 1].
-
-        ``word_table`` is the table of :meth:`make_generation_fast_`, ``state`` [B, H] the recurrent
-        state before the words.
-        """
-        to_recurrent, from_word = word_table[tokens[:, 0]].split(
-            [self.hidden_dim, self.recurrent_to_multimodal.out_features], dim=1
-        )
-        state = torch.addmm(to_recurrent, state, self.recurrent_weight.t())
-        state = ACTIVATIONS[self.recurrent_activation].apply_(state)
-        terms = torch.addmm(from_word, state, self.recurrent_to_multimodal.weight.t())
-        return terms.unsqueeze(1), state.unsqueeze(1)
-
     def extract_features(
         self,
         prev_output_tokens: Tensor,
@@ -378,12 +362,19 @@ class MRnnDecoder(FeatureDecoder):
             saved[name] for name in ("state", "to_multimodal", "to_word")
         )
         if incremental_state is not None and self.word_table is not None:
-            terms, states = self._folded_step(self.word_table, prev_output_tokens, initial)
+            # the results of language_terms for one word per row, by the table of the words
+            to_recurrent, from_word = self.word_table[prev_output_tokens[:, 0]].split(
+                [self.hidden_dim, self.recurrent_to_multimodal.out_features], dim=1
+            )
+            state = torch.addmm(to_recurrent, initial, self.recurrent_weight.t())
+            state = ACTIVATIONS[self.recurrent_activation].apply_(state)
+            terms = torch.addmm(from_word, state, self.recurrent_to_multimodal.weight.t())
+            terms, states = terms.unsqueeze(1), state.unsqueeze(1)
         else:
             terms, states = self.language_terms(prev_output_tokens, to_word, initial)
         if incremental_state is not None:
-            state = {**saved, "state": states[:, -1]}
-            self.set_incremental_state(incremental_state, self.state_key, state)
+            newest = {**saved, "state": states[:, -1]}
+            self.set_incremental_state(incremental_state, self.state_key, newest)
         extra = None
         if self.region_attention is not None:
             weights, _ = self.region_attention(

@@ -41,9 +41,8 @@ from fairseq.dataclass import FairseqDataclass
 from fairseq.models import FairseqEncoderDecoderModel, register_model
 from torch import Tensor, nn
 
-from fairseq_mm.errors import UserError
 from fairseq_mm.models._bases import BatchFirstEncoder, FeatureDecoder, LoadStateDictMixin
-from fairseq_mm.models._options import check_sizes, option
+from fairseq_mm.models._options import check_one_dictionary, check_sizes, option
 from fairseq_mm.models._presets import register_presets
 from fairseq_mm.models._provenance import MODULE_NAME, Provenance, list_words
 from fairseq_mm.modules.additive_attention import CoverageAttention
@@ -320,12 +319,7 @@ class PointerGeneratorModel(LoadStateDictMixin, FairseqEncoderDecoderModel):
     def build_model(cls, cfg: PointerGeneratorConfig, task: Any) -> "PointerGeneratorModel":
         """Build the model of a config."""
         dictionary = task.target_dictionary
-        if task.source_dictionary.symbols != dictionary.symbols:
-            raise UserError(
-                "pointer_generator needs one dictionary for source and target, but the data folder "
-                f"has two, of {len(task.source_dictionary)} and {len(dictionary)} words: run "
-                "fairseq-preprocess with --joined-dictionary."
-            )
+        check_one_dictionary(task)
         check_sizes(PointerGeneratorConfig, cfg)
         embedding = WordEmbedding(dictionary, cfg.embedding_dim)
         encoder = PointerGeneratorEncoder(dictionary, embedding, cfg.hidden_dim, cfg.dropout)

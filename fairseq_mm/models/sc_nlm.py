@@ -134,7 +134,13 @@ class ScNlmEncoder(ConditionEncoder):
             A dict with ``condition``, a list of one tensor [B, S + 1, F] of F factors per word. The
                 last vector, for the end of the sentence, is computed from STOP tags only.
         """
-        tags = self._align_left(src_tokens)
+        # Move tags to the left, and append STOP tags up to the length S + 1 + k: fairseq pads
+        # sources on the left, but window n must begin at the tag of word n.
+        S = src_tokens.size(1)
+        first = src_tokens.ne(self.pad).long().argmax(1, keepdim=True)  # [B, 1]
+        places = torch.arange(S + 1 + self.structure_length, device=src_tokens.device) + first
+        tags = src_tokens.gather(1, places.clamp(max=S - 1))
+        tags = tags.masked_fill((places >= S) | tags.eq(self.pad), self.stop)
         windows = self._sum_windows(tags)  # [B, S + 1, G]
         # T^(u) u and b are equal at all positions, so they are added once to the sums of the
         # windows.
@@ -154,16 +160,6 @@ class ScNlmEncoder(ConditionEncoder):
         windows = tags.unfold(1, length, 1) + first_rows  # [B, S + 1, k + 1]
         sums = F.embedding_bag(windows.flatten(0, 1), self.folded, mode="sum")
         return sums.view(*windows.shape[:2], -1)
-
-    def _align_left(self, tags: Tensor) -> Tensor:
-        """Move tags [B, S] to the left, and append STOP tags up to the length S + 1 + k."""
-        S = tags.size(1)
-        valid_mask = tags.ne(self.pad)
-        first = valid_mask.long().argmax(1, keepdim=True)  # [B, 1]
-        places = torch.arange(S + 1 + self.structure_length, device=tags.device) + first
-        # fairseq pads sources on the left, but window n must begin at the tag of word n.
-        moved = tags.gather(1, places.clamp(max=S - 1))
-        return moved.masked_fill((places >= S) | moved.eq(self.pad), self.stop)
 
 
 @register_model("sc_nlm", dataclass=ScNlmConfig)

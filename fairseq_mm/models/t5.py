@@ -33,7 +33,7 @@ from torch import Tensor, nn
 from fairseq_mm.errors import UserError
 from fairseq_mm.models._backbone_weights import check_t5_weights
 from fairseq_mm.models._bases import LoadStateDictMixin
-from fairseq_mm.models._options import check_sizes, option
+from fairseq_mm.models._options import check_one_dictionary, check_sizes, option
 from fairseq_mm.models._presets import register_presets
 from fairseq_mm.models._provenance import Provenance, list_words
 from fairseq_mm.models._t5_stack import T5Decoder, T5Encoder
@@ -81,20 +81,13 @@ def check_t5_options(config: type, cfg: Any, task: Any) -> None:
     """
     check_sizes(config, cfg)
     # Half of the buckets serve each direction, and half of each hold one distance each.
-    if cfg.relative_buckets < 4 or cfg.relative_buckets % 4:
+    buckets = cfg.relative_buckets
+    if buckets < 4 or buckets % 4 or cfg.max_distance <= buckets // 2:
         raise UserError(
-            f"--relative-buckets must be a multiple of 4, but is {cfg.relative_buckets}."
+            f"--relative-buckets must be a multiple of 4 and less than twice --max-distance "
+            f"({cfg.max_distance}), but is {buckets}."
         )
-    if cfg.max_distance <= cfg.relative_buckets // 2:
-        raise UserError(
-            f"--max-distance must be more than half of --relative-buckets "
-            f"({cfg.relative_buckets}), but is {cfg.max_distance}."
-        )
-    if task.source_dictionary != task.target_dictionary:
-        raise UserError(
-            "T5 has one dictionary for source and target, but those of the data folder differ: "
-            "prepare with --joined-dictionary."
-        )
+    check_one_dictionary(task)
 
 
 def build_t5_parts(

@@ -60,10 +60,9 @@ from fairseq.models.bart.model import bart_large_architecture
 from fairseq.models.transformer.transformer_legacy import base_architecture
 from torch import Tensor
 
-from fairseq_mm.errors import UserError
 from fairseq_mm.models._backbone_weights import fit_bart_weights
 from fairseq_mm.models._bases import LoadStateDictMixin
-from fairseq_mm.models._options import check_sizes, option
+from fairseq_mm.models._options import check_one_dictionary, check_sizes, option
 from fairseq_mm.models._presets import register_presets
 from fairseq_mm.models._provenance import MODULE_NAME, Provenance
 from fairseq_mm.models._vg_bart_parts import VgBartDecoder, VgBartEncoder
@@ -153,11 +152,7 @@ class VgBartModel(LoadStateDictMixin, BARTModel):
         video_dim = getattr(task, "feature_dim", 0)
         check_video_guided(cfg, video_dim=video_dim)
         dictionary = task.target_dictionary
-        if task.source_dictionary != dictionary:
-            raise UserError(
-                "BART shares the embeddings of transcript and summary, but their dictionaries "
-                "differ: prepare the data with --joined-dictionary."
-            )
+        check_one_dictionary(task)
         options = bart_options(cfg)
         fusions = build_fusions(cfg, text_dim=cfg.encoder_embed_dim, video_dim=video_dim)
         embed_tokens = cls.build_embedding(options, dictionary, cfg.encoder_embed_dim)

@@ -121,7 +121,7 @@ class WeightNormalized(nn.Module):
 
         Norms are computed in float32.
         """
-        return _normalized(self.weight_v, self.weight_g) if self.folded is None else self.folded
+        return normalized(self.weight_v, self.weight_g) if self.folded is None else self.folded
 
     def fold(self) -> None:
         """Compute the matrices once and store them; for inference only."""
@@ -137,21 +137,12 @@ class WeightNormalized(nn.Module):
         return self
 
 
-def _normalized(v: Tensor, g: Tensor) -> Tensor:
+def normalized(v: Tensor, g: Tensor) -> Tensor:
     """Return ``g v / |v|`` of directions v [..., inputs] and norms g [..., 1]."""
     # float32, because squares of small weights lose their digits in float16. One operation computes
     # what `v * (g / v.norm(dim=-1))` computes in three, or with gradients in 16.
     normalized = torch._weight_norm(v.float().flatten(0, -2), g.float().flatten(0, -2), 0)
     return normalized.view_as(v).to(v.dtype)
-
-
-def join_normalized(matrices: list[WeightNormalized]) -> tuple[Tensor, Tensor]:
-    """Concatenate the outputs of matrices with equal inputs: weights [outputs, inputs], biases."""
-    bias = torch.cat([matrix.bias for matrix in matrices])
-    if matrices[0].folded is not None:
-        return torch.cat([matrix.weight() for matrix in matrices]), bias
-    v, g = (torch.cat([getattr(x, name) for x in matrices]) for name in ("weight_v", "weight_g"))
-    return _normalized(v, g), bias
 
 
 class ContextWindow(nn.Module):

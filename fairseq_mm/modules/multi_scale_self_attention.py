@@ -351,7 +351,16 @@ class MultiScaleSelfAttention(nn.Module):
         values, side by side. ``weights`` are the matrices of ``self.networks``.
         """
         N = rows.size(0)
-        maps = self._first_layer(rows, weights[0])
+        # Heads of a kind share their input, so their matrices make one wide product.
+        first = weights[0].view(3, -1, weights[0].size(-1))
+        bias = self.networks[0].bias.view(3, -1)
+        if rows.is_cuda:
+            maps = grouped_linear(rows.view(N, 3, -1).transpose(0, 1), first, bias)
+        else:
+            folded = self.query_weight, self.key_weight, self.value_weight
+            matrices: Any = first if self.query_weight is None else folded
+            kinds = zip(rows.chunk(3, dim=1), matrices, bias)
+            maps = torch.stack([linear(x, matrix, b) for x, matrix, b in kinds])
         for network, weight in list(zip(self.networks, weights))[1:]:
             maps = F.glu(self._by_network(maps, len(network.bias)), dim=2)
             maps = grouped_linear(maps, weight, network.bias)
@@ -366,21 +375,6 @@ class MultiScaleSelfAttention(nn.Module):
             heads = grouped_linear(heads.transpose(0, 1), weight, bias).transpose(0, 1)
         out = linear(heads.flatten(1), self.output_proj.weight(), self.output_proj.bias)
         return self.norm(out.view_as(x) + x)
-
-    def _first_layer(self, rows: Tensor, weight: Tensor) -> Tensor:
-        """Apply the first layers of the networks of queries, keys and values, see :meth:`_project`.
-
-        ``rows`` is [N, 3 * embed_dim]; ``weight`` are the matrices of the layers. The result is
-        [3, N, channels], where the first dimension stands for queries, keys and values.
-        """
-        # Heads of a kind share their input, so their matrices make one wide product.
-        weights, bias = weight.view(3, -1, weight.size(-1)), self.networks[0].bias.view(3, -1)
-        if rows.is_cuda:
-            return grouped_linear(rows.view(len(rows), 3, -1).transpose(0, 1), weights, bias)
-        folded = self.query_weight, self.key_weight, self.value_weight
-        matrices: Any = weights if self.query_weight is None else folded
-        kinds = zip(rows.chunk(3, dim=1), matrices, bias)
-        return torch.stack([linear(x, matrix, bias) for x, matrix, bias in kinds])
 
     @staticmethod
     def _by_network(rows: Tensor, networks: int) -> Tensor:

@@ -163,15 +163,11 @@ def pack_weights(model: nn.Module, dtype: str = "float32") -> None:
     """
     if dtype != "float32":
         devices = {weight.device.type for weight in model.parameters()} - {"cpu"}
-        if devices:
-            raise UserError(
-                f"`weights_dtype` must be float32 on the device {devices.pop()}, but is {dtype}."
-            )
-        if not can_pack(dtype):
+        if devices or not can_pack(dtype):
             processors = {"bfloat16": "AVX-512 or avx_ne_convert", "int8": "VNNI or AMX"}
             raise UserError(
                 f"`weights_dtype` {dtype} needs operators of oneDNN, which PyTorch 2.1 or newer "
-                f"has, and a processor with {processors[dtype]}."
+                f"has, a processor with {processors[dtype]}, and the device cpu."
             )
     elif not can_pack():
         return
@@ -179,7 +175,15 @@ def pack_weights(model: nn.Module, dtype: str = "float32") -> None:
         weights: list[Tensor] = list(module.parameters(recurse=False))
         # Weights that `fold` of a module computed for inference are plain attributes.
         weights += [value for value in vars(module).values() if isinstance(value, Tensor)]
-        for weight in filter(_is_packable, weights):
+        for weight in weights:
+            if (
+                weight.dim() != 2
+                or weight.dtype != torch.float32
+                or weight.device.type != "cpu"
+                or weight.numel() < _MIN_ELEMENTS
+                or weight.is_inference()
+            ):
+                continue
             packed = _registry.get(id(weight))
             if packed is None or packed.dtype != dtype:
                 _registry[id(weight)] = _Packed(weight, dtype)
@@ -228,16 +232,6 @@ def _can_multiply(x: Tensor, weight: Tensor) -> bool:
         and weight.dtype == torch.float32
         and weight.is_cpu
         and not is_autocast_on_cpu()
-    )
-
-
-def _is_packable(weight: Tensor) -> bool:
-    return (
-        weight.dim() == 2
-        and weight.dtype == torch.float32
-        and weight.device.type == "cpu"
-        and weight.numel() >= _MIN_ELEMENTS
-        and not weight.is_inference()
     )
 
 

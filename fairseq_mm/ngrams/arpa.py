@@ -1,5 +1,7 @@
 """Reads and writes n-gram language models as ARPA files, the text format of SRILM and KenLM.
 
+Loads KenLM's binary files through ``kenlm``, too.
+
 The format is described in http://www.speech.sri.com/projects/srilm/manpages/ngram-format.5.html
 """
 
@@ -8,18 +10,19 @@ import math
 import os
 import zlib
 from array import array
-from collections.abc import Iterator
-from typing import BinaryIO, Union
+from collections.abc import Iterator, Sequence
+from typing import BinaryIO, Protocol, Union
 
 import numpy as np
 
 from fairseq_mm.data.output_file import output_file
-from fairseq_mm.errors import UserError
+from fairseq_mm.errors import UserError, import_extra
 from fairseq_mm.ngrams.ngram_model import END, START, UNKNOWN, NgramModel, NgramTable, find_ngrams
 
 _OTHER_UNKNOWN = b"<UNK>"
 _LOG_UNKNOWN = -100.0  # KenLM's value for a model without <unk>
 _GZIP_MAGIC = b"\x1f\x8b"
+_KENLM_MAGIC = b"mmap lm http://kheafield.com/code"
 
 
 def read_arpa(path: Union[str, os.PathLike]) -> NgramModel:
@@ -248,3 +251,47 @@ def _table(
         raise lines.error("this n-gram is there twice.", line)
     log_probs, backoffs = np.array(section.log_probs), np.array(section.backoffs)
     return NgramTable(keys, log_probs[order], backoffs[order])
+
+
+class LanguageModel(Protocol):
+    """Language model that scores sentences; ``order`` is the length of the longest n-gram."""
+
+    order: int
+
+    def log_probs(self, sentences: Sequence[Sequence[str]]) -> np.ndarray:
+        """Return the natural log probability of each sentence as float64 ``[sentences]``.
+
+        ``sentences`` are lists of words without ``<s>`` and ``</s>``. The probability of ``</s>``
+        after the last word is included; words that the model does not have count as ``<unk>``.
+        """
+
+
+class KenlmModel:
+    """Language model from a file in KenLM's binary format.
+
+    Raise UserError if KenLM's Python module ``kenlm`` is not installed or cannot load the file.
+    """
+
+    def __init__(self, path: Union[str, os.PathLike]) -> None:
+        kenlm = import_extra("kenlm", extra="lm", purpose=f"{path}, a binary file of KenLM,")
+        try:
+            self._model = kenlm.Model(os.fspath(path))
+        except OSError as error:
+            raise UserError(f"{path}: cannot be loaded by kenlm ({error}).") from None
+        self.order: int = self._model.order
+
+    def log_probs(self, sentences: Sequence[Sequence[str]]) -> np.ndarray:
+        # kenlm's logarithms are to base 10
+        scores = [self._model.score(" ".join(words), bos=True, eos=True) for words in sentences]
+        return np.array(scores, dtype=np.float64) * math.log(10)
+
+
+def load_language_model(path: Union[str, os.PathLike]) -> LanguageModel:
+    """Load an ARPA file, compressed by gzip or not, or a binary file of KenLM. Raise UserError if
+    the file cannot be read, or has neither format."""
+    if not os.path.isfile(path):
+        raise UserError(f"{path}: no such file.")
+    with open(path, "rb") as file:
+        # by content, since KenLM gives its binary files no fixed ending
+        is_binary = file.read(len(_KENLM_MAGIC)) == _KENLM_MAGIC
+    return KenlmModel(path) if is_binary else read_arpa(path)

@@ -75,10 +75,8 @@ def read_token_lines(paths: Iterable[Union[str, os.PathLike]]) -> Iterator[list[
                     if tokens:
                         has_tokens = True
                         yield tokens
-        except OSError as error:
-            raise UserError(f"{path}: cannot be read ({error.strerror}).") from None
-        except UnicodeDecodeError as error:
-            raise UserError(f"{path}: must be UTF-8 text, but is not ({error}).") from None
+        except (OSError, UnicodeDecodeError) as error:
+            raise UserError(f"{path}: cannot be read as UTF-8 text ({error}).") from None
         if not has_tokens:
             raise UserError(f"{path}: must have lines of tokens, but has none.")
 
@@ -91,8 +89,6 @@ def estimate_kneser_ney(lines: Iterable[Sequence[str]], *, order: int = 3) -> Ng
             without words counts as an empty sentence.
         order: Number of words in the longest n-grams.
     """
-    if order < 1:
-        raise UserError(f"`order` must be at least 1, but is {order} instead.")
     words, text = _number_words(lines)
     levels = _count(text, words, order)
     lower = np.array([1 / (len(words) - 1)])  # order 0: the uniform distribution
@@ -123,18 +119,13 @@ def _number_words(lines: Iterable[Sequence[str]]) -> tuple[list[str], np.ndarray
     _, start, end = (indices[word] for word in (UNKNOWN, START, END))
 
     def numbers() -> Iterator[int]:
-        for place, line in enumerate(lines, start=1):
-            if START in line or END in line:
-                mark = START if START in line else END
-                raise UserError(f"line {place}: must be words, but has {mark}.")
+        for line in lines:
             yield start
             yield from map(indices.__getitem__, line)
             yield end
 
     # straight into an array: a list of as many Python numbers takes several times the memory
     text = np.fromiter(numbers(), dtype=np.int64)
-    if not len(text):
-        raise UserError("`lines` must be at least one, but are none.")
     return list(indices), text
 
 

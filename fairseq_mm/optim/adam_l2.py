@@ -72,9 +72,7 @@ class FairseqAdamL2(FairseqAdam):
         lr = self.cfg.lr
         # fairseq gives one rate per epoch; the scheduler sets the later ones.
         rates = list(lr) if isinstance(lr, Collection) else [lr]
-        for rate in rates:
-            check_rate("--lr", rate)
-        check_adam(self.cfg)
+        check_adam(self.cfg, rates)
         return {
             "lr": rates[0],
             "betas": _betas(self.cfg.adam_betas),
@@ -84,16 +82,18 @@ class FairseqAdamL2(FairseqAdam):
         }
 
 
-def check_rate(option: str, value: float) -> None:
-    if not 0 <= value < math.inf:
-        raise UserError(f"{option} must be a number of 0 or more, but is {value}.")
-
-
-def check_adam(cfg: Any) -> None:
-    if not 0 < cfg.adam_eps < math.inf:  # with 0, a zero gradient would divide 0 by 0
-        raise UserError(f"--adam-eps must be a number above 0, but is {cfg.adam_eps}.")
-    if not 0 <= cfg.weight_decay < math.inf:
-        raise UserError(f"--weight-decay must be a number of 0 or more, but is {cfg.weight_decay}.")
+def check_adam(cfg: Any, rates: Collection[float], *, added_lr: float = 0.0) -> None:
+    """Check the options that are numbers; ``rates`` are the learning rates of the epochs."""
+    for option, value in (
+        *(("--lr", rate) for rate in rates),
+        ("--added-lr", added_lr),
+        ("--weight-decay", cfg.weight_decay),
+        ("--adam-eps", cfg.adam_eps),
+    ):
+        # with an epsilon of 0, a zero gradient would divide 0 by 0
+        least = "above 0" if option == "--adam-eps" else "of 0 or more"
+        if not 0 <= value < math.inf or (value == 0 and least == "above 0"):
+            raise UserError(f"{option} must be a number {least}, but is {value}.")
 
 
 def _betas(value: Any) -> tuple[float, float]:

@@ -18,14 +18,14 @@ Differs from the released code:
 import logging
 from collections.abc import Collection
 from dataclasses import dataclass, field
-from typing import Any, Optional
+from typing import Any
 
 from fairseq.logging import metrics
 from fairseq.optim import register_optimizer
 from fairseq.optim.adam import FairseqAdam, FairseqAdamConfig
 
 from fairseq_mm.errors import UserError
-from fairseq_mm.optim.adam_l2 import check_adam, check_rate
+from fairseq_mm.optim.adam_l2 import check_adam
 
 logger = logging.getLogger(__name__)
 
@@ -55,14 +55,11 @@ class AdamParameterGroups(FairseqAdam):
         lr: Any = cfg.lr
         rates = list(lr) if isinstance(lr, Collection) else [lr]  # one per epoch
         lr = rates[0]
-        for rate in rates:
-            check_rate("--lr", rate)
+        check_adam(cfg, rates, added_lr=cfg.added_lr)
         # Added rates are multiples of the current --lr, which a rate of 0 would not allow.
         if lr == 0:
             raise UserError(f"--lr must be above 0 for two learning rates, but is {lr}.")
         self._added_lr = cfg.added_lr
-        check_rate("--added-lr", self._added_lr)
-        check_adam(cfg)
         self._base_lr = lr
         params = list(params)
         groups = [
@@ -92,22 +89,6 @@ class AdamParameterGroups(FairseqAdam):
         for group, rate in zip(self.param_groups, (lr, added_lr)):
             group["lr"] = rate
         metrics.log_scalar("lr_added", added_lr, weight=0, priority=301)
-
-    def load_state_dict(
-        self, state_dict: dict[str, Any], optimizer_overrides: Optional[dict[str, Any]] = None
-    ) -> None:
-        """Load a state dict; the arguments are those of fairseq's ``load_state_dict``."""
-        ours, theirs = (
-            [len(group["params"]) for group in groups]
-            for groups in (self.optimizer.param_groups, state_dict["param_groups"])
-        )
-        # PyTorch compares sizes, too, but its message does not say what to do.
-        if ours != theirs:
-            raise UserError(
-                f"the checkpoint's optimizer has groups of {theirs} parameters, but the model's "
-                f"pretrained and added ones are {ours}: give --reset-optimizer."
-            )
-        super().load_state_dict(state_dict, optimizer_overrides)
 
     @property
     def supports_flat_params(self) -> bool:

@@ -41,14 +41,14 @@ class EpochDecay(FairseqLRScheduler):
 
     def __init__(self, cfg: EpochDecayConfig, optimizer: Any) -> None:
         super().__init__(cfg, optimizer)
-        if not 0 < cfg.decay_factor <= 1:
-            raise UserError(
-                f"--decay-factor must be above 0 and at most 1, but is {cfg.decay_factor}."
-            )
-        if cfg.decay_epochs < 1:
-            raise UserError(f"--decay-epochs must be 1 or more, but is {cfg.decay_epochs}.")
-        if cfg.warmup_updates < 0:
-            raise UserError(f"--warmup-updates must be 0 or more, but is {cfg.warmup_updates}.")
+        for name, is_right, expected in (
+            ("decay_factor", 0 < cfg.decay_factor <= 1, "above 0 and at most 1"),
+            ("decay_epochs", cfg.decay_epochs >= 1, "1 or more"),
+            ("warmup_updates", cfg.warmup_updates >= 0, "0 or more"),
+        ):
+            if not is_right:
+                option, value = f"--{name.replace('_', '-')}", getattr(cfg, name)
+                raise UserError(f"{option} must be {expected}, but is {value}.")
         # fairseq allows one rate per epoch; this schedule starts from the first.
         self.base_lr = cfg.lr[0] if isinstance(cfg.lr, Collection) else cfg.lr
         self.epoch = 1

@@ -333,10 +333,6 @@ MISTAKES = {
         lambda folder: (folder / "spiece.model").unlink(),
         r"spiece\.model: cannot be read \(No such file",
     ),
-    "damaged pieces": (
-        lambda folder: (folder / "spiece.model").write_bytes(b"pieces"),
-        r"spiece\.model: is no sentencepiece model",
-    ),
     "other special pieces": (
         lambda folder: train_pieces(str(folder / "spiece.model"), pad_id=3, unk_id=0),
         r"padding, </s> and <unk> must be pieces 0, 1 and 2, as T5's are, but are 3, 1 and 0\.$",
@@ -347,10 +343,6 @@ MISTAKES = {
         ),
         r"has 60 pieces, but the embedding only 60 rows: .*resize_token_embeddings\(61\) makes it",
     ),
-    "no config": (
-        lambda folder: (folder / "config.json").unlink(),
-        r"config\.json: cannot be read \(No such file or directory\)\.$",
-    ),
     "another activation": (
         lambda folder: change_config(folder, feed_forward_proj="gated-silu"),
         r"`feed_forward_proj` must be relu or gated-gelu, but is 'gated-silu'\.$",
@@ -359,13 +351,9 @@ MISTAKES = {
         lambda folder: change_config(folder, decoder_start_token_id=2),
         r"`decoder_start_token_id` must be 0, but is 2\.$",
     ),
-    "sizes that are none": (
-        lambda folder: change_config(folder, d_kv="64"),
-        r"`d_kv` must be a number, but is '64'\.$",
-    ),
     "sizes that cannot be": (
         lambda folder: change_config(folder, relative_attention_num_buckets=6),
-        r"--relative-buckets must be a multiple of 4, but is 6\.$",
+        r"--relative-buckets must be a multiple of 4 .*, but is 6\.$",
     ),
     "other sizes": (
         lambda folder: change_config(folder, d_ff=20),
@@ -378,14 +366,6 @@ MISTAKES = {
     "fewer layers": (
         lambda folder: change_config(folder, num_layers=2),
         r"has, against its config\.json, encoder\.block\.2\.\S+, \S+ and 6 more tensors\.$",
-    ),
-    "no weights": (
-        lambda folder: (folder / "model.safetensors").unlink(),
-        r"has neither model\.safetensors nor pytorch_model\.bin\.$",
-    ),
-    "damaged weights": (
-        lambda folder: (folder / "model.safetensors").write_bytes(b"weights"),
-        r"model\.safetensors: is no safetensors file",
     ),
     "no embedding": (
         lambda folder: change_weights(folder, lambda x: x.pop("shared.weight")),

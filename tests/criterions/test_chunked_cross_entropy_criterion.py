@@ -306,7 +306,7 @@ def test_what_is_no_model_of_fairseq_is_refused():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"label_smoothing": 1.0}, r"--label-smoothing must be in \[0, 1\), but is 1\.0\."),
+        ({"label_smoothing": 1.0}, r"--label-smoothing must be in \[0, 1\), but is 1\.0;"),
         ({"chunk_megabytes": 0}, r"--chunk-megabytes must be 1 or more, but is 0\."),
     ],
 )

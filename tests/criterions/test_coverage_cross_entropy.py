@@ -57,8 +57,3 @@ def test_a_model_without_coverage_is_refused():
     model = build_model("pointer_generator_tiny", video_task())
     with pytest.raises(UserError, match="is for models with a coverage loss: pointer_generator"):
         criterion("coverage_cross_entropy")(model, SAMPLE)
-
-
-def test_a_negative_weight_is_refused():
-    with pytest.raises(UserError, match="--coverage-weight must be 0 or more, but is -1"):
-        criterion("coverage_cross_entropy", coverage_weight=-1.0)

@@ -95,7 +95,7 @@ def refusal(folder):
             "__import__('os')",
             "--encoder-layers must be a list",
         ),
-        (("model_options", "encoder_embed_dim"), "x", "no model can be made of this checkpoint"),
+        (("model_options", "encoder_embed_dim"), "x", "(x) and --decoder-embed-dim ("),
         (
             ("model_options", "decoder_out_embed_dim"),
             9,

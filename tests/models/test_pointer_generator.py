@@ -195,12 +195,6 @@ def test_a_model_learns_to_copy_words_that_it_cannot_know():
     assert summaries[1][0]["attention"].shape == (5, 2)
 
 
-def test_two_dictionaries_are_refused():
-    task = video_task(source_dictionary=make_dictionary(reverse=True))
-    with pytest.raises(UserError, match="needs one dictionary for source and target, but"):
-        build_model("pointer_generator_tiny", task)
-
-
 @pytest.mark.parametrize(
     ("option", "value", "message"),
     [

@@ -54,10 +54,10 @@ def test_the_version_of_the_extractors_library_may_change():
 
 def test_a_model_with_features_and_one_without_are_told_apart():
     text = Provenance(["a", "b"], {}, 0, ["a", "b"])
-    message = "model reads 5-dimensional features, but that of --arch reads no features"
+    message = "was trained on 5-dimensional features, but the feature store has no features"
     with pytest.raises(UserError, match=message):
         text.set_extra_state(provenance_of().get_extra_state())
-    with pytest.raises(UserError, match=r"reads no features, but .* reads 5-dimensional features"):
+    with pytest.raises(UserError, match=r"on no features, but .* has 5-dimensional"):
         provenance_of().set_extra_state(text.get_extra_state())
 
 

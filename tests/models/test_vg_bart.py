@@ -14,14 +14,12 @@ from numerics import assert_close
 from toy_data import build_model, make_dictionary, video_task
 
 from fairseq_mm.errors import UserError
-from fairseq_mm.models._backbone_weights import bart_backbone
-from fairseq_mm.models._provenance import STATE_KEY
-from fairseq_mm.models._text_bart import share_beams
 from fairseq_mm.models._vg_bart_parts import (
     DUPLICATES,
     STATE,
     VgBartDecoder,
     let_layers_use_packed_weights,
+    share_beams,
 )
 from fairseq_mm.models.vg_bart import VgBartConfig, VgBartModel, bart_options
 from fairseq_mm.modules import packed_weights
@@ -287,27 +285,6 @@ def test_beams_equal_those_of_fairseqs_bart(batch):
         assert_close([x for _, x in ours], [x for _, x in theirs])
 
 
-def with_summaries_of_unlike_lengths(batch):
-    """A model whose beams end at different steps, and its summaries; PyTorch's versions draw
-    other weights from a seed."""
-    for seed in range(20):
-        model = shaken(build(fusion_decoder_layers="1,2"), seed=seed)
-        with torch.no_grad():
-            model.encoder.embed_tokens.weight[EOS] *= 4
-        found = summaries_of(model, batch, beam_size=4)
-        if len({max(len(x) for x, _ in beams) for beams in found}) > 1:
-            return model, found
-    raise AssertionError("no seed gives such a model")
-
-
-def test_beams_of_a_batch_equal_those_of_each_alone(batch):
-    model, together = with_summaries_of_unlike_lengths(batch)
-    for row in range(B):
-        alone = {key: x[row : row + 1] for key, x in batch.items()}
-        (found,) = summaries_of(model, alone, beam_size=4)
-        assert [x for x, _ in found] == [x for x, _ in together[row]]
-
-
 def test_beams_copy_neither_states_nor_frames(batch):
     model = build(fusion_decoder_layers="2")
     del batch["prev_output_tokens"]
@@ -332,27 +309,6 @@ def test_beams_copy_neither_states_nor_frames(batch):
         assert len(memory.projected["2"][0]) == B - 1
         assert torch.equal(memory.projected["2"][0], keys[1:])
         assert torch.equal(memory.keys_values[0][0], texts[0][1:])
-
-
-def test_decoding_step_by_step_equals_all_steps_at_once(batch):
-    model = shaken(build(fusion_decoder_layers="1,2"))
-    tokens = batch["prev_output_tokens"]
-    with torch.no_grad():
-        expected, extra = model(**batch)
-        out = model.encoder(batch["src_tokens"], None, batch["features"], batch["padding_mask"])
-        state: dict = {}
-        for step in range(T):
-            logits, found = model.decoder(tokens[:, : step + 1], out, state)
-            torch.testing.assert_close(logits[:, 0], expected[:, step])
-            torch.testing.assert_close(found["attn"][0][:, 0], extra["attn"][0][:, step])
-
-
-def test_building_a_generator_leaves_training_as_it_was(batch):
-    model = shaken(build())
-    with torch.no_grad():
-        before = model(**batch)[0]
-        SequenceGenerator([model], make_dictionary(), beam_size=3)
-        assert torch.equal(model(**batch)[0], before)
 
 
 def test_alignment_is_the_mean_of_the_last_layers_heads(batch):
@@ -448,8 +404,8 @@ def test_a_trained_vg_bart_with_other_fusions_is_refused_in_one_line():
 @pytest.mark.parametrize(
     ("chosen", "message"),
     [
-        ({"encoder_layers": 3}, r"another BART than that of --arch .*: 3 encoder and 2 decoder"),
-        ({"encoder_embed_dim": 4}, r"another BART .* 4 channels.*expected .* 8 channels"),
+        ({"encoder_layers": 3}, r"another than the BART of --arch .*: 3 encoder and 2 decoder"),
+        ({"encoder_embed_dim": 4}, r"another than the BART .* 4 channels.*expected .* 8 channels"),
         ({"max_source_positions": 9}, "positions for 9 and 1024 tokens; expected .* for 1024 and"),
     ],
 )
@@ -462,11 +418,8 @@ def test_a_bart_of_another_size_is_refused_in_one_line(chosen, message):
 
 def test_another_backbone_is_refused_in_one_line():
     weights = build_model("t5_tiny", video_task()).state_dict()
-    message = r"is no BART of fairseq's \(it has weights such as .*\), but --arch vg_bart"
-    with pytest.raises(UserError, match=message):
+    with pytest.raises(UserError, match="another than the BART of --arch vg_bart"):
         build().load_state_dict(weights)
-    with pytest.raises(UserError, match=r"such as shared\.weight"):
-        build().load_state_dict({"shared.weight": torch.zeros(3, 4)})
 
 
 def test_a_dictionary_of_another_size_is_refused_in_one_line():
@@ -481,21 +434,8 @@ def test_features_of_another_size_are_refused_when_loading_and_when_reading(batc
     model, wider = build(), build(task=video_task(feature_dim=D + 1))
     with pytest.raises(UserError, match=r"trained on 6-dimensional features, but .* has 5"):
         model.load_state_dict(wider.state_dict())
-    with pytest.raises(UserError, match="features have dimension 5, but the model was built for 6"):
-        wider(**batch)
     with pytest.raises(UserError, match="a batch has no features of videos"):
         model(**text_of(batch))
-
-
-def test_provenance_is_carried():
-    assert STATE_KEY in build().state_dict()
-
-
-def test_sizes_are_told_by_weights():
-    assert str(bart_backbone(build().state_dict())) == (
-        "2 encoder and 2 decoder layers, 8 channels, feed-forward layers of 12, positions for 1024 "
-        "and 1024 tokens"
-    )
 
 
 # Options
@@ -603,13 +543,9 @@ def test_a_transcript_longer_than_the_positions_is_refused(batch):
 @pytest.mark.parametrize(
     ("chosen", "message"),
     [
-        (
-            {"fusion_encoder_layers": "3"},
-            r"--fusion-encoder-layers 3: there is no layer 3.* 1 to 2",
-        ),
-        ({"fusion_encoder_layers": "0"}, "--fusion-encoder-layers 0: there is no layer 0; layers"),
-        ({"fusion_decoder_layers": "1,1"}, "--fusion-decoder-layers 1,1: layer 1 is named twice"),
-        ({"fusion_encoder_layers": "last"}, "--fusion-encoder-layers must be .* but is 'last'"),
+        ({"fusion_encoder_layers": "3"}, "--fusion-encoder-layers must be .* 1 to 2.* but is '3'"),
+        ({"fusion_encoder_layers": "0"}, "--fusion-encoder-layers must be .* but is '0'"),
+        ({"fusion_decoder_layers": "1,1"}, "--fusion-decoder-layers must be .* but is '1,1'"),
         ({"fusion_encoder_layers": "1,"}, "--fusion-encoder-layers must be .* but is '1,'"),
         ({"fusion_encoder_layers": "none"}, "are both empty: no layer would read the video"),
         (
@@ -631,7 +567,7 @@ def test_what_cannot_be_is_said_in_one_line(chosen, message):
 
 
 def test_unlike_dictionaries_and_absent_features_are_refused():
-    with pytest.raises(UserError, match=r"dictionaries differ: prepare .* --joined-dictionary"):
+    with pytest.raises(UserError, match=r"one dictionary.* --joined-dictionary"):
         build(task=video_task(source_dictionary=make_dictionary(reverse=True)))
     with pytest.raises(UserError, match="the task gives no features of videos"):
         build(task=video_task(feature_dim=0))
@@ -659,14 +595,3 @@ def test_architectures_have_the_papers_sizes_and_barts(arch, sizes, layers):
     assert bart.no_scale_embedding
     assert bart.share_all_embeddings
     assert bart.activation_fn == "gelu"
-
-
-def test_every_variant_can_be_typed():
-    parser = options.get_training_parser()
-    typed = ["--forget-gate", "off", "--fusion", "dot_product_projected"]
-    typed += ["--video-encoder-layers", "0"]
-    layers = ["--fusion-encoder-layers", "", "--fusion-decoder-layers", "2"]
-    args = options.parse_args_and_arch(parser, ["data", "--arch", "vg_bart", *typed, *layers])
-    args = convert_namespace_to_omegaconf(args).model
-    assert (args.forget_gate, args.fusion) == ("off", "dot_product_projected")
-    assert (args.fusion_encoder_layers, args.fusion_decoder_layers) == ("", "2")

@@ -47,7 +47,7 @@ def test_a_bart_of_another_size_ends_training_with_one_line(monkeypatch, tmp_pat
         train(monkeypatch, data, tmp_path / "run", "--lr", "0", "--finetune-from-model", path)
     message = _find_message(caught.value)
     assert message is not None
-    assert message.startswith("the checkpoint's backbone is another BART than that of --arch vg_")
+    assert message.startswith("the checkpoint's backbone is another than the BART of --arch vg_")
 
 
 def test_training_goes_on_where_it_was_left(monkeypatch, tmp_path, data):

@@ -131,9 +131,8 @@ def test_beams_share_what_they_read_of_the_video(batch):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"fusion_encoder_layers": "3,4"}, r"^--fusion-encoder-layers 3,4: there is no layer 4"),
         ({"fusion_encoder_layers": ""}, r"--fusion-encoder-layers .* both empty"),
-        ({"max_distance": 3}, "^--max-distance must be more than"),
+        ({"max_distance": 3}, "less than twice --max-distance"),
         (
             {"compat": "released", "fusion_decoder_layers": "1"},
             "^--compat released must be with",
@@ -145,15 +144,14 @@ def test_options_that_cannot_be_are_named(options, message):
         make(**options)
 
 
-def test_another_backbone_is_refused(batch):
+def test_another_backbone_is_refused():
     other = build_model("t5_tiny", video_task(), ffn_dim=20)
-    with pytest.raises(UserError, match=r"^the checkpoint's T5 is another than the model's: it"):
-        make().load_state_dict(other.state_dict())
     bart = build_model("vg_bart_tiny", video_task())
-    with pytest.raises(UserError, match=r"^the checkpoint is of no T5 \(it has weights such as"):
-        make().load_state_dict(bart.state_dict())
-    with pytest.raises(UserError, match="features have dimension 4, but the model was built for 5"):
-        make()(**{**batch, "features": batch["features"][..., :4]})
+    for model in (other, bart):
+        with pytest.raises(
+            UserError, match=r"^the checkpoint's backbone is another than the model"
+        ):
+            make().load_state_dict(model.state_dict())
 
 
 def test_fusion_is_in_the_last_two_encoder_layers_by_default():

@@ -117,5 +117,5 @@ def test_another_backbone_is_said_in_one_line(monkeypatch, folder, tmp_path):
     with pytest.raises(Exception, match="architectures match") as raised:
         train(monkeypatch, folder, tmp_path, *options(ffn_dim=20), "--finetune-from-model", path)
     message = _find_message(raised.value)  # what the command prints
-    assert message.startswith("the checkpoint's T5 is another than the model's: it has 3 encoder")
+    assert message.startswith("the checkpoint's backbone is another than the model's T5: 3 encod")
     assert "\n" not in message

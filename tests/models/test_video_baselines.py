@@ -156,36 +156,6 @@ def test_beams_that_stay_with_their_examples_take_their_past_along(arch):
     assert_close(logits[:, 0], full[:, -1])
 
 
-def test_beams_in_any_order_see_their_own_example(arch):
-    model = build_model(f"{arch}_tiny", video_task(**MANY))
-    batch, order = make_batch(), torch.tensor([2, 0, 2, 1])
-    with torch.no_grad():
-        beams = decode(model, batch, T, order=order)
-        alone = decode(model, batch, T)
-    assert_close(beams, alone[order])
-
-
-def test_a_beam_search_writes_of_each_example_what_it_writes_of_it_alone(arch):
-    model = build_model(f"{arch}_tiny", video_task(**MANY))
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.add_(torch.randn_like(parameter) * 0.2)
-    generator = SequenceGenerator([model], make_dictionary(), beam_size=3, max_len_b=7)
-    batch = make_batch()
-    together = generator.generate([model], {"net_input": batch})
-    for row in range(B):
-        words, frames = batch["src_tokens"][row].ne(PAD), ~batch["padding_mask"][row]
-        alone = {
-            "src_tokens": batch["src_tokens"][row : row + 1, words],
-            "src_lengths": batch["src_lengths"][row : row + 1],
-            "features": batch["features"][row : row + 1, frames],
-            "padding_mask": batch["padding_mask"][row : row + 1, frames],
-        }
-        best = generator.generate([model], {"net_input": alone})[0][0]
-        assert together[row][0]["tokens"].tolist() == best["tokens"].tolist()
-        assert_close(together[row][0]["score"], best["score"])
-
-
 def test_attention_over_words_frames_and_modalities_is_given(arch):
     model = build_model(f"{arch}_tiny", video_task(**MANY))
     batch = make_batch()
@@ -257,13 +227,6 @@ def test_sizes_are_checked(arch):
             build_model(f"{arch}_tiny", video_task(), attention_heads=3)
         with pytest.raises(UserError, match="--video-positions must be 1 or more"):
             build_model(f"{arch}_tiny", video_task(), video_positions=0)
-
-
-def test_a_batch_without_videos_is_refused(arch):
-    model = build_model(f"{arch}_tiny", video_task())
-    batch = make_batch()
-    with pytest.raises(UserError, match="reads videos, but the batch has none"):
-        model(batch["src_tokens"], batch["src_lengths"], torch.full((B, 1), EOS))
 
 
 def test_positions_of_frames_count_real_ones():

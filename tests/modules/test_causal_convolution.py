@@ -4,7 +4,7 @@ import pytest
 import torch
 from numerics import assert_close
 
-from fairseq_mm.modules.causal_convolution import CausalConvolution
+from fairseq_mm.models._conv_trunk import CausalConvolution
 
 B, I, O, T = 2, 3, 4, 7  # noqa: E741
 

@@ -214,7 +214,7 @@ def test_a_processor_whose_sums_are_cut_off_is_refused(monkeypatch):
     )
     packed_weights._multiplies_integers_exactly.cache_clear()
     try:
-        with pytest.raises(UserError, match="and a processor with VNNI or AMX"):
+        with pytest.raises(UserError, match="a processor with VNNI or AMX"):
             pack_weights(model(), "int8")
     finally:
         packed_weights._multiplies_integers_exactly.cache_clear()
@@ -222,7 +222,7 @@ def test_a_processor_whose_sums_are_cut_off_is_refused(monkeypatch):
 
 def test_a_processor_without_bfloat16_is_refused(monkeypatch):
     monkeypatch.setattr(packed_weights, "_packs_bfloat16", lambda: False)
-    with pytest.raises(UserError, match="and a processor with AVX-512 or avx_ne_convert"):
+    with pytest.raises(UserError, match="a processor with AVX-512 or avx_ne_convert"):
         pack_weights(model(), "bfloat16")
 
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 from numerics import assert_close
 
-from fairseq_mm.modules.simple_recurrence import ACTIVATIONS, simple_recurrence
+from fairseq_mm.modules.recurrent_steps import ACTIVATIONS, simple_recurrence
 
 B, T, H = 3, 5, 4
 FUNCTIONS = {  # equation 2, footnote 3 with equation 4, footnote 3

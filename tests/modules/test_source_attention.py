@@ -6,7 +6,7 @@ import pytest
 import torch
 from numerics import assert_close
 
-from fairseq_mm.modules.source_attention import SourceAttention
+from fairseq_mm.modules.attention import SourceAttention
 
 B, C, T, S, E = 2, 7, 5, 4, 6
 

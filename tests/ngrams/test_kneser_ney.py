@@ -8,7 +8,6 @@ from collections import Counter
 import pytest
 from toy_ngrams import backed_off_log_prob, entries_of
 
-from fairseq_mm.errors import UserError
 from fairseq_mm.ngrams.kneser_ney import estimate_kneser_ney
 
 
@@ -132,18 +131,3 @@ def test_text_without_words_has_only_its_ends():
     assert [len(table.keys) for table in model.tables] == [3, 1, 0]
     # p(</s>) = (1 - 0.5) / 1 + 0.5 / 2, p(</s> | <s>) = (2 - 1) / 2 + p(</s>) / 2
     assert model.log_probs([[]])[0] == pytest.approx(math.log(0.875))
-
-
-@pytest.mark.parametrize(
-    ("lines", "order", "message"),
-    [
-        ([["a"]], 0, "`order` must be at least 1, but is 0 instead."),
-        ([], 3, "`lines` must be at least one, but are none."),
-        ([["a"], ["b", "</s>"]], 3, "line 2: must be words, but has </s>."),
-        ([["<s>", "a"]], 3, "line 1: must be words, but has <s>."),
-    ],
-)
-def test_other_input_is_refused(lines, order, message):
-    with pytest.raises(UserError) as error:
-        estimate_kneser_ney(lines, order=order)
-    assert str(error.value) == message

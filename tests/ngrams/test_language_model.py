@@ -9,9 +9,8 @@ import numpy as np
 import pytest
 
 from fairseq_mm.errors import UserError
-from fairseq_mm.ngrams.arpa import write_arpa
+from fairseq_mm.ngrams.arpa import KenlmModel, load_language_model, write_arpa
 from fairseq_mm.ngrams.kneser_ney import estimate_kneser_ney
-from fairseq_mm.ngrams.language_model import KenlmModel, load_language_model
 
 LINES = [random.Random(i).choices("abcde", range(1, 6), k=i % 7) for i in range(50)]
 
@@ -64,7 +63,7 @@ def test_binary_file_without_kenlm_names_the_remedy(binary_file, monkeypatch):
 
 def test_files_that_are_no_models_are_named(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "kenlm", SimpleNamespace(Model=StandIn))
-    with pytest.raises(UserError, match=r"none: cannot be read \(No such file"):
+    with pytest.raises(UserError, match="none: no such file"):
         load_language_model(tmp_path / "none")
     (tmp_path / "empty").write_bytes(b"")
     with pytest.raises(UserError, match="empty: must be an ARPA file"):
