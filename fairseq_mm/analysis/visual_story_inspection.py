@@ -5,7 +5,6 @@ are computed from its feature vector (Figure 5 there). A non-local block compute
 between the positions of an image's feature grid (Figure 4 there).
 """
 
-import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple, Optional
 
@@ -193,11 +192,3 @@ def top_positions(similarities: np.ndarray, position: int, count: int = NUM_ARRO
     """
     # stable: equal similarities keep the order of positions on every platform
     return np.argsort(-similarities[position], kind="stable")[:count].tolist()
-
-
-def grid_shape(num_rows: int) -> tuple[int, int]:
-    """Return the number of rows and of columns of a square grid of ``num_rows`` positions."""
-    side = math.isqrt(num_rows)
-    if side * side != num_rows:
-        raise UserError(f"the features have {num_rows} positions an image, which are no square.")
-    return side, side

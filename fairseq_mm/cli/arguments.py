@@ -8,7 +8,6 @@ from typing import Any, NamedTuple, Optional
 
 from fairseq_mm.errors import UserError
 from fairseq_mm.generation.defaults import ALLOW_UNK_HELP, SEED, UTILITIES, WEIGHTS_DTYPES
-from fairseq_mm.inference.checkpoint_files import with_local_paths
 
 CHECKPOINT_HELP = (
     "Checkpoint, or folder with checkpoint_best.pt or else checkpoint_last.pt, or model folder of "
@@ -311,17 +310,6 @@ def check_inputs_are_kept(args: argparse.Namespace) -> None:
 
 def _overwrites(name: str, path: str) -> UserError:
     return UserError(f"{flag(name)} {path}: would overwrite a file that is read.")
-
-
-def check_checkpoints(args: argparse.Namespace) -> None:
-    """Check that the checkpoints exist, before the slow import of torch and fairseq.
-
-    Models of the Hugging Face hub are downloaded; in ``args``, their names become local paths.
-    """
-    for name in ("checkpoint", "embedding", "prompt_model"):
-        path = getattr(args, name, None)
-        if path is not None:
-            setattr(args, name, with_local_paths(path))
 
 
 _AT_LEAST = {"batch_size": 1, "n": 1, "best_of": 1, "limit": 1}

@@ -35,12 +35,26 @@ score, the mean of the gate over the text's tokens and the feature dimension
 
 import argparse
 import os
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Optional
 
 from fairseq_mm.cli import arguments
 from fairseq_mm.cli.arguments import FLAG, REPEATED, Rows, Rule
-from fairseq_mm.cli.inspect_output import write_inspection
+from fairseq_mm.cli.inspect_output import (
+    Inspection,
+    Part,
+    check_line,
+    read_told_lines,
+    write_inspection,
+)
 from fairseq_mm.cli.run_set_up import register_quietly
 from fairseq_mm.errors import UserError
+
+if TYPE_CHECKING:
+    from fairseq_mm.inference.checkpoint import Checkpoint, LoadedModels
+
+# words of a prompt (None without one) and of a story
+Text = tuple[Optional[list[str]], list[str]]
 
 # Kind of input -> options that not all kinds have. All options are in one parser, because only the
 # checkpoint tells the kind.
@@ -160,5 +174,65 @@ def run(args: argparse.Namespace) -> None:
     elif kind == "images":
         from fairseq_mm.cli.inspect_images import inspect
     else:
-        from fairseq_mm.cli.inspect_prompts import inspect
+        inspect = _inspect_prompts
     write_inspection(args, inspect(args, checkpoints))
+
+
+def _inspect_prompts(args: argparse.Namespace, checkpoints: "Sequence[Checkpoint]") -> Inspection:
+    """Compute gates, attention and likelihood of a story or of a language model's text."""
+    from fairseq_mm.analysis.story_inspection import inspect_story
+    from fairseq_mm.data.story_text import check_encodable
+    from fairseq_mm.inference.checkpoint import build_models
+    from fairseq_mm.report.inspection import make_story_sections
+
+    models = build_models(checkpoints, args.device)
+    prompt, story = _read_text(args, models)
+    prompt = None if models.are_language_models else prompt
+    for name, words in (("prompt", prompt), ("story", story)):
+        if words is not None and not words:
+            raise UserError(f"the {name} has no word.")
+    check_encodable(" ".join([*(prompt or ()), *story]), "prompt and story")
+    inspected = inspect_story(models, prompt, story, num_words=args.words)
+    of_part = "" if inspected.gates is None else ", attention of its trained part"
+    number = len(inspected.words)
+    subtitle = f"{models.architectures[0]}, {models.files[0]}{of_part}; {number} words"
+    # The last token of the prompt is </s>; the text of a language model has no prompt.
+    title = " ".join(inspected.prompt[:-1]) or " ".join(inspected.words[:12])
+    records = inspected.records(layers=args.layers)
+    part_of_page = Part(records, lambda: make_story_sections(inspected))
+    return Inspection(title, subtitle, iter([part_of_page]))
+
+
+def _read_text(args: argparse.Namespace, models: "LoadedModels") -> Text:
+    from fairseq_mm.data.split_text import TARGET, read_side, read_story_split, side_path
+
+    lines = args.lines or [0]
+    if len(lines) > 1:
+        raise UserError(f"--lines: one story is inspected, but {len(lines)} lines are given.")
+    if not args.data:
+        needed = ", with `tokens` and `prompt`."
+        ((_, text),) = read_told_lines(args.source, lines, _parse_told, needed)
+        return text
+    split, (line,) = args.split or "valid", lines
+    if models.are_language_models:
+        texts = read_side(args.data, split, TARGET)
+        check_line(line, len(texts), side_path(args.data, split, TARGET))
+        return None, texts[line]
+    stories = read_story_split(args.data, split)
+    check_line(line, len(stories.stories), side_path(args.data, split, TARGET))
+    return stories.prompts[line], stories.stories[line]
+
+
+def _parse_told(record: Any) -> Text:
+    from fairseq_mm.data.story_text import tokenize_story_text
+
+    story, prompt = _split_words(record["tokens"]), record.get("prompt_tokens")
+    if prompt is None:
+        return tokenize_story_text(record.get("prompt", "")), story
+    return _split_words(prompt), story
+
+
+def _split_words(value: Any) -> list[str]:
+    if isinstance(value, list) and all(isinstance(word, str) for word in value):
+        return value
+    return str.split(value)  # str.split raises a TypeError for other types

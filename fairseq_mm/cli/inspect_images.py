@@ -1,6 +1,7 @@
 """Runs ``fairseq-mm inspect`` for visual stories: attention to images, likelihood of words."""
 
 import argparse
+import math
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -8,7 +9,6 @@ from typing import Any, NamedTuple, Optional
 
 from fairseq_mm.analysis.visual_story_inspection import (
     get_attention_kinds,
-    grid_shape,
     inspect_visual_story,
 )
 from fairseq_mm.cli.inspect_output import Inspection, Part, check_line, read_told_lines
@@ -24,8 +24,8 @@ from fairseq_mm.extract.media_list import MediaFile
 from fairseq_mm.inference.checkpoint import Checkpoint
 from fairseq_mm.inference.pretrained import from_checkpoints
 from fairseq_mm.report.inspection import make_visual_story_section
-from fairseq_mm.report.thumbnails import Thumbnails
-from fairseq_mm.report.visual_story_sections import embed_image
+from fairseq_mm.report.thumbnails import Thumbnails, jpeg_uri, read_listed
+from fairseq_mm.report.visual_story_sections import EmbeddedImage
 
 SIDE = 480  # pixels of an image on the page
 
@@ -53,8 +53,12 @@ class Subject(NamedTuple):
 def inspect(args: argparse.Namespace, checkpoints: Sequence[Checkpoint]) -> Inspection:
     """Compute attention and likelihood at each word of visual stories with one model."""
     model: Any = from_checkpoints(checkpoints, weights=args.weights, device=args.device)
-    has_grid = get_attention_kinds(model).grid
-    shape = grid_shape(model.processor.rows_per_image) if has_grid else None
+    shape = None
+    if get_attention_kinds(model).grid:
+        number = model.processor.rows_per_image
+        shape = (math.isqrt(number), math.isqrt(number))
+        if shape[0] * shape[1] != number:
+            raise UserError(f"the features have {number} positions an image, which are no square.")
     subjects, store, missing = _read_subjects(args)
     if store is not None:
         model.processor.reader.check_features(store.attributes, store.dim, store.path)
@@ -206,7 +210,10 @@ class _StoryImages:
             file = None if self.is_stored else MediaFile(key, key)
             if self.thumbnails is not None and key in self.thumbnails:
                 file = self.thumbnails.image(key)
-            self._embedded[key] = None if file is None else embed_image(file, SIDE)
+            self._embedded[key] = None
+            if file is not None:
+                pixels = read_listed(file)
+                self._embedded[key] = EmbeddedImage(jpeg_uri(pixels, side=SIDE), *pixels.size)
         return self._embedded[key]
 
     def check(self) -> None:

@@ -1,6 +1,7 @@
 """Runs ``fairseq-mm inspect`` for summaries of videos: attention to frames, and forget gates."""
 
 import argparse
+import math
 import os
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,8 +18,8 @@ from fairseq_mm.cli.score_inputs import oov_words_by_video, read_sources, restor
 from fairseq_mm.data.split_files import read_references
 from fairseq_mm.data.transcript_text import is_not_available
 from fairseq_mm.errors import UserError
-from fairseq_mm.extract.media_list import VIDEOS, by_any_key, list_images
-from fairseq_mm.extract.videos import import_av
+from fairseq_mm.extract.media_list import VIDEOS, MediaFile, by_any_key, list_images
+from fairseq_mm.extract.videos import VideoReader, import_av
 from fairseq_mm.inference.checkpoint import Checkpoint
 from fairseq_mm.metrics.gate_scores import (
     bin_edges,
@@ -28,9 +29,11 @@ from fairseq_mm.metrics.gate_scores import (
 )
 from fairseq_mm.metrics.hypotheses import read_hypotheses
 from fairseq_mm.report.inspection import gate_sections, make_video_section
+from fairseq_mm.report.thumbnails import jpeg_uri
 from fairseq_mm.report.video_attention import Times
-from fairseq_mm.report.video_thumbnails import clip_step, video_times
 
+MAX_THUMBNAILS = 12
+_SIDE, _QUALITY = 160, 75
 ALL, AVAILABLE, APART = "all", "transcript available", "transcript not available"
 
 
@@ -121,10 +124,18 @@ def _inspect_attention(
     args: argparse.Namespace, inspection: VideoInspection, texts: _SplitTexts, lines: list[int]
 ) -> Iterator[Part]:
     fields_by_line = dict(zip(lines, texts.get_fields(lines)))
-    videos = _Videos(args.videos, inspection.attributes)
+    videos: dict[str, Any] = {}
+    num_shown = 0
+    if args.videos:
+        import_av()  # reports a missing package before attention is computed
+        videos = by_any_key(list_images(args.videos, ids="path", kind=VIDEOS))
     for attention in inspection.frame_attention(lines, summaries=texts.hypotheses):
         fields = fields_by_line[attention.line]
-        times = videos.get_times(attention.id, attention.num_frames)
+        times = Times(clip_step(inspection.attributes))
+        if attention.id in videos:
+            num_shown += 1
+            video = videos[attention.id]
+            times = video_times(video, attention.num_frames, inspection.attributes)
         record = {
             "id": attention.id,
             "item": attention.line,
@@ -141,41 +152,69 @@ def _inspect_attention(
             return [make_video_section(line, inspection.transcript(line.line), fields, times)]
 
         yield Part([record], draw)
-    if args.html:
-        videos.check()
+    if args.html and args.videos and not num_shown:
+        raise UserError(f"--videos {' '.join(args.videos)}: has none of the lines' videos.")
 
 
-class _Videos:
-    """Video files of a split; the HTML page shows thumbnails and times of their frames.
+def clip_step(attributes: Mapping[str, Any], frame_rate: Optional[float] = None) -> Optional[float]:
+    """Return the seconds from the start of one feature's clip to the start of the next clip.
+
+    The result is None if the seconds are unknown.
 
     Args:
-        paths: Folders or archives in which videos are searched; empty for no thumbnails.
+        attributes: Attributes of the feature store: ``stride`` in frames, and ``frame_rate``.
+        frame_rate: Frame rate of the video file, used if the store's ``frame_rate`` is no number:
+            ``native`` means that every frame was read.
+    """
+    stride = _number(attributes.get("stride"))
+    rate = _number(attributes.get("frame_rate")) or frame_rate
+    return stride / rate if stride and rate else None
+
+
+def _number(value: Any) -> Optional[float]:
+    try:
+        number = float(value)
+    except (TypeError, ValueError):  # "native" of stores that took every frame, or no attribute
+        return None
+    return number if math.isfinite(number) and number > 0 else None
+
+
+def video_times(video: MediaFile, num_rows: int, attributes: Mapping[str, Any]) -> Times:
+    """Return the times of a video's features, and thumbnails of the video.
+
+    Args:
+        video: Video file.
+        num_rows: Number of the video's feature vectors, one per frame or clip.
         attributes: Attributes of the feature store.
     """
-
-    def __init__(self, paths: list[str], attributes: Mapping[str, Any]) -> None:
-        self.paths = paths
-        self.attributes = attributes
-        self.by_key: dict[str, Any] = {}
-        self.num_shown = 0
-        if paths:
-            import_av()  # reports a missing package before attention is computed
-            self.by_key = by_any_key(list_images(paths, ids="path", kind=VIDEOS))
-
-    def get_times(self, key: str, num_frames: int) -> Any:
-        """Return the times of the frames of the video with the id ``key``, and thumbnails.
-
-        There are no thumbnails if the folders of ``--videos`` lack the video.
-        """
-        if key not in self.by_key:
-            return Times(clip_step(self.attributes))
-        self.num_shown += 1
-        return video_times(self.by_key[key], num_frames, self.attributes)
-
-    def check(self) -> None:
-        """Raise a UserError if ``--videos`` is given, but has none of the inspected videos."""
-        if self.paths and not self.num_shown:
-            raise UserError(f"--videos {' '.join(self.paths)}: has none of the lines' videos.")
+    stride = _number(attributes.get("stride"))
+    rate = _number(attributes.get("frame_rate"))
+    if stride is None:
+        return Times()
+    count = min(MAX_THUMBNAILS, num_rows)
+    # the middle of each thumbnail's part, in frames (of the store's frame rate) from the beginning
+    middles = [stride * num_rows * (i + 0.5) / count for i in range(count)]
+    # pages show what there is, also of videos that were damaged since
+    reader = VideoReader(video, keep_damaged=True)
+    thumbnails: list[str] = []
+    last_frame = None
+    try:
+        for number, (_, end, frame) in enumerate(reader.frames()):
+            last_frame = frame
+            while len(thumbnails) < count:
+                middle = middles[len(thumbnails)]
+                if (float(end) * rate if rate else number + 1) <= middle:
+                    break
+                thumbnails.append(jpeg_uri(frame, side=_SIDE, quality=_QUALITY))
+            # without a rate, all frames are decoded: the reader knows the rate at the end
+            if len(thumbnails) == count and rate:
+                break
+    except UserError as error:
+        raise UserError(f"{video.name}: {error}") from None
+    while last_frame is not None and len(thumbnails) < count:
+        # clips of a short video are filled up with its last frame
+        thumbnails.append(jpeg_uri(last_frame, side=_SIDE, quality=_QUALITY))
+    return Times(clip_step(attributes, reader.frame_rate or None), thumbnails)
 
 
 def _inspect_gates(

@@ -12,17 +12,21 @@ import errno
 import gc
 import importlib
 import io
+import logging
 import os
 import re
 import sys
 import textwrap
+import warnings
 from collections.abc import Sequence
 from typing import Any, NoReturn, Optional
 
 from fairseq_mm import __version__
 from fairseq_mm.cli import arguments, run_set_up
 from fairseq_mm.errors import EXIT_STATUS, UserError, import_extra
+from fairseq_mm.errors.verbosity import is_verbose
 from fairseq_mm.generation.defaults import NAMES_ELSEWHERE
+from fairseq_mm.inference.checkpoint_files import with_local_paths
 
 # subcommand -> its line in `fairseq-mm --help`; the module has the same name with _ for -
 SUBCOMMANDS = {
@@ -215,7 +219,11 @@ class Parser(argparse.ArgumentParser):
         for action in self._actions:
             # as from `--output "$FILE"` in a script that never sets FILE: where a path is left out
             # by default, nothing would be read or written
-            if _is_empty_path(action, getattr(namespace, action.dest, None)):
+            value = getattr(namespace, action.dest, None)
+            is_path = _PATHS.intersection(re.findall("[A-Z]+", str(action.metavar)))
+            if not is_path or value in (action.default, action.const):
+                continue
+            if "" in (value if isinstance(value, list) else [value]):
                 name = action.option_strings[-1] if action.option_strings else action.metavar
                 self.error(f"{name} must be a path, but is empty")
         # not left to parse_args, which argparse does not call for an action such as `store info`;
@@ -262,14 +270,6 @@ class Parser(argparse.ArgumentParser):
         self.exit(EXIT_STATUS, f"{self.prog}: {' '.join(message.rstrip('.').split())}{hint}\n")
 
 
-def _is_empty_path(action: argparse.Action, value: Any) -> bool:
-    """Return True if an argument is a path (by its metavar) and its value is ""."""
-    words = re.findall("[A-Z]+", str(action.metavar))
-    if not _PATHS.intersection(words) or value in (action.default, action.const):
-        return False
-    return "" in (value if isinstance(value, list) else [value])
-
-
 def main(argv: Optional[list[str]] = None) -> int:
     run_set_up.is_program = argv is None
     words = sys.argv[1:] if argv is None else argv
@@ -289,7 +289,12 @@ def main(argv: Optional[list[str]] = None) -> int:
 
 
 def _run(argv: list[str]) -> int:
-    run_set_up.silence_imports()
+    # fairseq's import would set the log level to debugging, and nobody can act on the deprecations
+    # of fairseq and fairscale
+    logging.basicConfig(level=logging.INFO if is_verbose() else logging.WARNING)
+    if not is_verbose():
+        warnings.filterwarnings("ignore", category=FutureWarning)
+        warnings.filterwarnings("ignore", category=DeprecationWarning)
     if isinstance(sys.stdout, io.TextIOWrapper):
         # a terminal may lack characters of ids and words, and names of files may be no valid text
         sys.stdout.reconfigure(errors="backslashreplace")
@@ -331,7 +336,11 @@ def _run(argv: list[str]) -> int:
         if getattr(args, "user_dir", None) is not None:
             run_set_up.import_user_dir(args.user_dir)
         if chosen not in _LOOK_THEMSELVES:
-            arguments.check_checkpoints(args)
+            # before the slow import of torch; names of models of the hub become local paths
+            for name in ("checkpoint", "embedding", "prompt_model"):
+                path = getattr(args, name, None)
+                if path is not None:
+                    setattr(args, name, with_local_paths(path))
         # a missing package is reported before the texts are generated
         if getattr(args, "html", None):
             import_extra("jinja2", extra="report", purpose="an HTML page")

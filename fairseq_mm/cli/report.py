@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from fairseq_mm.cli.score_inputs import References
     from fairseq_mm.report.html_page import Section
     from fairseq_mm.report.item_gallery import Item
-    from fairseq_mm.report.system_scores import ScoreLine
 
 # the others need transcripts, training texts or sentences, and score computes them
 METRICS = (
@@ -81,6 +80,44 @@ ARGUMENTS: Rows = {
 }
 
 
+class Difference(NamedTuple):
+    """Score of a system minus the score of the first system.
+
+    Attributes:
+        value: The difference.
+        interval: Ends of the 95 % confidence interval; None if the score has no interval.
+        p: Two-sided p-value; None if the score has no interval.
+    """
+
+    value: float
+    interval: Optional[tuple[float, float]] = None
+    p: Optional[float] = None
+
+    @property
+    def is_clear(self) -> bool:
+        """Return True if the interval does not contain 0."""
+        return self.interval is not None and not self.interval[0] <= 0 <= self.interval[1]
+
+
+class ScoreLine(NamedTuple):
+    """Values of one score, such as BLEU-4, for all systems.
+
+    Attributes:
+        name: Name of the score, such as ``bleu4``.
+        values: Score of each system; None for a missing score.
+        differences: For each system after the first, its difference from the first; None if
+            missing.
+        signature: String that says how the score was computed.
+        note: Remark, or the reason why the score is missing.
+    """
+
+    name: str
+    values: Sequence[Optional[float]]
+    differences: Sequence[Optional[Difference]] = ()
+    signature: str = ""
+    note: str = ""
+
+
 class System(NamedTuple):
     """Texts of one system, and their scores.
 
@@ -114,7 +151,6 @@ def run(args: argparse.Namespace) -> None:
     from fairseq_mm.cli.score_metrics import split_metrics
     from fairseq_mm.report.html_page import render_page, write_page
     from fairseq_mm.report.item_gallery import gallery_section
-    from fairseq_mm.report.system_scores import scores_section
 
     # before texts are scored and images are read, which takes minutes
     arguments.check_writable("--output", str(args.output))
@@ -185,7 +221,7 @@ def read_systems(args: argparse.Namespace, references: "References") -> list[Sys
 
 def compute_scores(
     args: argparse.Namespace, systems: Sequence[System], references: "References"
-) -> "list[ScoreLine]":
+) -> list[ScoreLine]:
     """Compute the scores of all systems, and their differences from the first system.
 
     The scores of single items are added to ``System.scores``.
@@ -197,7 +233,6 @@ def compute_scores(
     from fairseq_mm.metrics.result_card import allows_unk
     from fairseq_mm.metrics.score_rows import TokenizedItems
     from fairseq_mm.metrics.text_scores import score_texts
-    from fairseq_mm.report.system_scores import Difference, ScoreLine
 
     metrics, figures = split_metrics(args.metrics, METRICS)
     tokenize = load_tokenizer(args.tokenizer)
@@ -241,6 +276,26 @@ def compute_scores(
                 if value is not None:
                     system.scores.setdefault(key, {})[name] = value
     return lines
+
+
+def scores_section(
+    lines: Sequence[ScoreLine], systems: Sequence[str], *, resampling: str = ""
+) -> "Section":
+    """Return the page section with all scores; their signatures are hidden until a click.
+
+    ``resampling`` is the sentence that says how the intervals were computed.
+    """
+    from fairseq_mm.metrics.score_rows import format_figure
+    from fairseq_mm.report.html_page import section
+
+    return section(
+        "Scores",
+        "system_scores.html",
+        lines=lines,
+        systems=systems,
+        resampling=resampling,
+        number=format_figure,
+    )
 
 
 def read_scores(paths: Sequence[Path], system: System, references: "References") -> None:

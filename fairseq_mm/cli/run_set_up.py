@@ -3,14 +3,11 @@
 import argparse
 import contextlib
 import gc
-import logging
 import os
 import sys
-import warnings
 from collections.abc import Iterator
 
 from fairseq_mm.errors import UserError
-from fairseq_mm.errors.verbosity import is_verbose
 
 # Thresholds of gc after the imports, see gc.set_threshold. Python's default of 700 allocations
 # between two collections would cost 15 % of the time.
@@ -18,18 +15,6 @@ _COLLECTION = (100_000, 20, 100)
 
 # True if this process is fairseq-mm itself; a program that calls `main` keeps its own settings
 is_program = False
-
-
-def silence_imports() -> None:
-    """Set the log level to warnings, because fairseq's import sets it to debugging otherwise.
-
-    Deprecation warnings are hidden, because users cannot act on those of fairseq and fairscale.
-    With the environment variable ``FAIRSEQ_MM_VERBOSE``, the level is INFO, and nothing is hidden.
-    """
-    logging.basicConfig(level=logging.INFO if is_verbose() else logging.WARNING)
-    if not is_verbose():
-        warnings.filterwarnings("ignore", category=FutureWarning)
-        warnings.filterwarnings("ignore", category=DeprecationWarning)
 
 
 def keep_freed_memory() -> None:

@@ -60,7 +60,11 @@ def visual_stories(
     if args.ids:
         sequence, store = sequence_of_ids(args.ids, args.features)
     else:
-        sequence = sequence_of_files(args.inputs)
+        from fairseq_mm.extract.media_list import MediaFile
+
+        keys = _check_images(args.inputs)
+        media = [None if key is None else MediaFile(key, key) for key in keys]
+        sequence = ImageSequence(0, "\t".join(args.inputs), "", keys, media, [])
     sequences = [sequence._replace(index=index) for index in range(args.n or 1)]
     return write_visual_stories(args, models, configs, sequences, store)
 
@@ -90,20 +94,6 @@ class ImageSequence(NamedTuple):
     @property
     def names(self) -> list[str]:
         return [NO_IMAGE if key is None else key for key in self.keys]
-
-
-def sequence_of_files(images: Sequence[Optional[str]]) -> ImageSequence:
-    """Build the image sequence of five files.
-
-    Args:
-        images: Five paths; None or ``-`` for a missing image.
-    """
-    from fairseq_mm.extract.media_list import MediaFile
-
-    keys = _check_images(images)
-    media = [None if key is None else MediaFile(key, key) for key in keys]
-    name = "\t".join(NO_IMAGE if key is None else key for key in keys)
-    return ImageSequence(0, name, "", keys, media, [])
 
 
 def sequence_of_ids(ids: Sequence[str], features: str) -> "tuple[ImageSequence, FeatureStores]":

@@ -125,7 +125,13 @@ class PromptProcessor(Processor[Union[str, Prompt, None]]):
         """
         # a model that reads the padding would tell another story in another batch
         groups = [list(range(len(examples)))]
-        if not self.loaded.are_language_models and not all(map(_masks_padding, self.models)):
+        # models of fairseq do not say whether they mask the padding
+        masks_padding = all(
+            getattr(model.decoder, "masks_padding", False)
+            and getattr(model.decoder, "frozen_masks_padding", True)
+            for model in self.models
+        )
+        if not self.loaded.are_language_models and not masks_padding:
             by_length: dict[int, list[int]] = {}
             for position, example in enumerate(examples):
                 by_length.setdefault(len(example.source), []).append(position)  # type: ignore[arg-type]
@@ -141,17 +147,6 @@ class PromptProcessor(Processor[Union[str, Prompt, None]]):
         symbols = self.dictionary.symbols
         words = [symbols[token] for token in tokens.tolist()[:-1]]
         return Decoded(detokenize_story(words).strip(), " ".join(words))
-
-
-def _masks_padding(model: Any) -> bool:
-    """Return True if the model says that it masks the padding of a prompt.
-
-    Models of fairseq do not say so, and the result is then False.
-    """
-    decoder = model.decoder
-    return getattr(decoder, "masks_padding", False) and getattr(
-        decoder, "frozen_masks_padding", True
-    )
 
 
 def _shortened(text: str) -> str:

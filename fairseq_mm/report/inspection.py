@@ -1,19 +1,15 @@
 """Makes the page sections of ``fairseq-mm inspect`` from :mod:`fairseq_mm.analysis`' results."""
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Optional
+from typing import TYPE_CHECKING, Any, NamedTuple, Optional
+
+import numpy as np
 
 from fairseq_mm.data.story_text import detokenize_story
 from fairseq_mm.metrics.gate_scores import Histogram
-from fairseq_mm.report.gate_histogram import apart_section, histogram_section, statistics_section
+from fairseq_mm.report.figures import COLORS, Titles, draw
 from fairseq_mm.report.grid_arrows import WHOLE, Drawing, arrows_section, seen_box
 from fairseq_mm.report.html_page import Section, section
-from fairseq_mm.report.story_sections import (
-    gates_section,
-    likelihood_section,
-    past_section,
-    prompt_section,
-)
 from fairseq_mm.report.video_attention import Times, frames_section
 from fairseq_mm.report.visual_story_sections import (
     EmbeddedImage,
@@ -32,6 +28,10 @@ if TYPE_CHECKING:
     from fairseq_mm.analysis.video_inspection import LineAttention
     from fairseq_mm.analysis.visual_story_inspection import VisualStoryInspection
 
+NEWLINE = "<newline>"
+_BAR_HEIGHT = 44
+_COLUMNS = 32  # number of words in a strip of the heat map
+
 
 def make_story_sections(story: "Inspection") -> list[Section]:
     """Return page sections with gates, likelihood and attention at each word of a text."""
@@ -43,7 +43,8 @@ def make_story_sections(story: "Inspection") -> list[Section]:
     if story.prompt_attention is not None:
         sections.append(prompt_section(words, story.prompt, story.prompt_attention))
     if story.past:
-        sections.append(past_section(story.head_figures()))
+        heading = "Attention to the story so far"
+        sections.append(section(heading, "story_past.html", rows=story.head_figures()))
     return sections
 
 
@@ -80,11 +81,7 @@ def make_visual_story_section(
         attention = _split_by_sentence(texts, story, story.slice_weights)
         parts.append(slices_section(attention, images))
     if shape is not None:
-        drawings = [
-            _drawing(place, similarities, names[place], images[place], shape, identity)
-            for place, similarities in story.grids
-        ]
-        parts.append(arrows_section(drawings))
+        parts.append(arrows_section(_draw_grids(story, images, names, shape, identity)))
     return story_section(title, images, parts)
 
 
@@ -104,20 +101,25 @@ def _split_by_sentence(
     return sentences
 
 
-def _drawing(
-    place: int,
-    similarities: Any,
-    name: str,
-    image: Optional[EmbeddedImage],
+def _draw_grids(
+    story: "VisualStoryInspection",
+    images: Sequence[Optional[EmbeddedImage]],
+    names: Sequence[str],
     shape: tuple[int, int],
     identity: Mapping[str, Any],
-) -> Drawing:
+) -> list[Drawing]:
     from fairseq_mm.analysis.visual_story_inspection import most_varied, top_positions
 
-    box = WHOLE if image is None else seen_box(identity, image.width, image.height)
-    targets = [top_positions(similarities, start) for start in range(len(similarities))]
-    start = most_varied(similarities)
-    return Drawing(place, name, image, box, *shape, similarities, targets, start)
+    drawings = []
+    for place, similarities in story.grids:
+        image = images[place]
+        box = WHOLE if image is None else seen_box(identity, image.width, image.height)
+        targets = [top_positions(similarities, start) for start in range(len(similarities))]
+        start = most_varied(similarities)
+        drawings.append(
+            Drawing(place, names[place], image, box, *shape, similarities, targets, start)
+        )
+    return drawings
 
 
 def make_video_section(
@@ -169,4 +171,167 @@ def gate_sections(result: Mapping[str, Any]) -> list[Section]:
     if len(result["layers"]) > 1:  # one gate has the figures of the first table
         sections.append(statistics_section(result["layers"], heading="By layer"))
     total = int(result["statistics"]["all"]["count"])
-    return [*sections, apart_section(result["transcript not available"], total)]
+    rows = sorted(result["transcript not available"], key=lambda row: -row["score"])
+    return [
+        *sections,
+        section("Transcript not available", "gate_apart.html", rows=rows, total=total),
+    ]
+
+
+class ShownWord(NamedTuple):
+    """Word of a story as the page shows it.
+
+    Attributes:
+        text: Plain text.
+        is_known: False to underline the word, because the dictionary does not contain it.
+        title: Text that is shown on hover.
+        bars: Heights in pixels of the bars above the word.
+        share: Darkness of the word's background, from 0 (light) to 1; None for no background.
+    """
+
+    text: str
+    is_known: bool
+    title: str
+    bars: Sequence[float] = ()
+    share: Optional[float] = None
+
+
+def gates_section(words: Sequence[str], is_known: Sequence[bool], gates: np.ndarray) -> Section:
+    """Return a page section with two bars above each word: the values of the two fusion gates.
+
+    Figure 8 of Fan et al. 2018 shows the same values as two curves.
+
+    Args:
+        words: T words.
+        is_known: [T] False to underline the word, because the dictionary does not contain it.
+        gates: [2, T] mean values of the gates g1 and g2 at each word, 0 to 1.
+    """
+    # not from 0 to 1: means over channels differ little, and the bars would look alike
+    low, high = float(gates.min()), float(gates.max())
+    heights = 3 + (gates - low) / max(high - low, 1e-6) * _BAR_HEIGHT
+    shown = [
+        ShownWord(word, known, f"g1 {g1:.3f}, g2 {g2:.3f}", bars)
+        for word, known, (g1, g2), bars in zip(words, is_known, gates.T, heights.T.tolist())
+    ]
+    legend = (
+        f"g1, of the model in training (mean {gates[0].mean():.3f})",
+        f"g2, of the pretrained model (mean {gates[1].mean():.3f}). Means over channels where the "
+        f"word is written; bars go from {low:.3f} to {high:.3f}.",
+    )
+    return _words("Fusion gates", shown, legend=legend)
+
+
+def likelihood_section(
+    words: Sequence[str], is_known: Sequence[bool], log_probs: np.ndarray
+) -> Section:
+    """Return a page section with the words on a background that is darker for less likely words.
+
+    Args:
+        words: T words.
+        is_known: [T] False to underline the word, because the dictionary does not contain it.
+        log_probs: [T] natural logarithms of the words' probabilities.
+    """
+    bits = np.abs(log_probs) / np.log(2)  # abs: a probability of 1 would read as -0.0 bits
+    strongest = max(float(bits.max()), 1e-6)
+    shown = [
+        ShownWord(word, known, f"{value:.1f} bits", share=value / strongest)
+        for word, known, value in zip(words, is_known, bits.tolist())
+    ]
+    note = (
+        f"Mean {bits.mean():.2f} bits a word (perplexity {2 ** bits.mean():.1f}); the darkest has "
+        f"{strongest:.1f}. Underlined words are not in the dictionary."
+    )
+    return _words("Likelihood", shown, note=note)
+
+
+def _words(
+    heading: str, shown: Sequence[ShownWord], *, legend: Sequence[str] = (), note: str = ""
+) -> Section:
+    return section(
+        heading, "story_words.html", words=shown, legend=legend, note=note, newline=NEWLINE
+    )
+
+
+def prompt_section(words: Sequence[str], prompt: Sequence[str], weights: np.ndarray) -> Section:
+    """Return a page section with a heat map of the attention of a story's words to its prompt.
+
+    Args:
+        words: T words of the story.
+        prompt: S words of the story's prompt.
+        weights: [T, S] attention weights.
+    """
+    strongest = max(float(weights.max()), 1e-9)
+    # a table as wide as a story would need scrolling, and hide the words of the prompt on its left
+    strips = [
+        (words[i : i + _COLUMNS], (weights[i : i + _COLUMNS] / strongest).tolist())
+        for i in range(0, len(words), _COLUMNS)
+    ]
+    return section(
+        "Attention to the prompt",
+        "story_prompt.html",
+        strongest=strongest,
+        strips=strips,
+        prompt=prompt,
+    )
+
+
+def histogram_section(available: Histogram, unavailable: Histogram) -> Section:
+    """Return a page section with a stacked histogram of forget gate scores, one score per video.
+
+    Args:
+        available: Histogram of the videos with a transcript.
+        unavailable: Histogram of the videos without a transcript, with the same bins.
+    """
+    edges = available.edges
+
+    def plot(axes: Any) -> Titles:
+        titles = {}
+        width = edges[1] - edges[0]
+        for name, counts, bottom, color in (
+            ("transcript available", available.counts, [0] * len(edges), COLORS["accent"]),
+            ("transcript not available", unavailable.counts, available.counts, COLORS["second"]),
+        ):
+            bins = [i for i, count in enumerate(counts) if count]
+            bars = axes.bar(
+                [edges[i] for i in bins],
+                [counts[i] for i in bins],
+                0.9 * width,
+                [bottom[i] for i in bins],
+                align="edge",
+                color=color,
+                edgecolor=color,  # a bar of one video among thousands is thinner than a pixel
+                label=name if bins else "",  # no entry in the legend
+            )
+            # an id for each bar: the bars of one call are no group in the SVG
+            for i, bar in zip(bins, bars):
+                bar.set_gid(f"{color[1:]}-{i}")
+                low, high = edges[i : i + 2]
+                count, without = available.counts[i] + unavailable.counts[i], unavailable.counts[i]
+                title = f"{low:g} to {high:g}: {count:,} video{'s' * (count != 1)}"
+                title += f", {without} without a transcript" if without else ""
+                titles[bar.get_gid()] = [title]
+        axes.set_xlim(edges[0], edges[-1])
+        axes.set_xlabel("mean of the forget gate")
+        axes.set_ylabel("videos")
+        axes.yaxis.get_major_locator().set_params(integer=True)
+        axes.grid(axis="y")
+        if any(unavailable.counts):
+            axes.legend()
+        return titles
+
+    heading = "Forget gate scores"
+    return section(heading, "figures.html", figures=[draw(plot, 10.5, 4.4, heading)], note="")
+
+
+def statistics_section(
+    groups: Mapping[str, Mapping[str, float]], *, heading: str = "In figures"
+) -> Section:
+    """Return a page section with a table of the statistics of forget gate scores.
+
+    Args:
+        groups: Dict from the name of a group of videos, or of a layer, to its statistics, see
+            :func:`fairseq_mm.metrics.gate_scores.gate_statistics`. Each is a row of the table.
+        heading: Heading of the section, plain text.
+    """
+    names = list(next(iter(groups.values())))
+    return section(heading, "gate_statistics.html", names=names, groups=groups)

@@ -54,7 +54,12 @@ def frames_section(
     mean = weights.mean(axis=0)
     data_least, data_strongest = 100 * float(weights.min()), 100 * float(weights.max())
     uniform = 100 / (W if sums_over_words else M)
-    least, strongest, alike = _format_distinct(data_least, data_strongest, uniform)
+    # more than three digits where nearly uniform attention would read as "from 1.00 to 1.00 %"
+    for digits in range(3, 8):
+        shown = (data_least, data_strongest, uniform)
+        least, strongest, alike = (f"{x:.{digits}g}" for x in shown)
+        if least != strongest:
+            break
     return section(
         "",
         "video_attention.html",
@@ -92,19 +97,6 @@ def heat_uri(weights: np.ndarray) -> str:
     pixels = np.concatenate([color, opacity[..., None]], axis=-1)
     Image.fromarray(np.ascontiguousarray(pixels)).save(stream, "PNG", optimize=True)
     return "data:image/png;base64," + base64.b64encode(stream.getvalue()).decode("ascii")
-
-
-def _format_distinct(least: float, strongest: float, other: float) -> list[str]:
-    """Return three numbers as texts with equally many significant digits.
-
-    Three digits are used, or more (at most seven) if ``least`` and ``strongest`` would look equal.
-    """
-    # nearly uniform attention would otherwise read as "from 1.00 to 1.00 %"
-    for digits in range(3, 8):
-        texts = [f"{x:.{digits}g}" for x in (least, strongest, other)]
-        if texts[0] != texts[1]:
-            break
-    return texts
 
 
 def _marks(num_frames: int, step: Optional[float]) -> list[tuple[float, float]]:

@@ -10,9 +10,7 @@ from typing import NamedTuple, Optional
 
 import numpy as np
 
-from fairseq_mm.extract.media_list import MediaFile
 from fairseq_mm.report.html_page import Section, section
-from fairseq_mm.report.thumbnails import jpeg_uri, read_listed
 
 _LINE = 104  # width of a line of words, in letters
 _LEAST = 5  # width of the column of a short word, in letters
@@ -30,17 +28,6 @@ class EmbeddedImage(NamedTuple):
     uri: str
     width: int
     height: int
-
-
-def embed_image(image: MediaFile, side: int) -> EmbeddedImage:
-    """Read an image file, and return it as a JPEG data URI that a page can contain.
-
-    Args:
-        image: Listed image file.
-        side: Maximum length of the longer side in pixels; a larger image is reduced.
-    """
-    pixels = read_listed(image)
-    return EmbeddedImage(jpeg_uri(pixels, side=side), *pixels.size)
 
 
 class StoryRow(NamedTuple):

@@ -12,7 +12,6 @@ from toy_visual_story_models import random_story_model, write_story_checkpoint
 from fairseq_mm import from_pretrained
 from fairseq_mm.analysis.visual_story_inspection import (
     get_attention_kinds,
-    grid_shape,
     inspect_visual_story,
     most_varied,
     top_positions,
@@ -160,12 +159,6 @@ def test_arrows_start_where_similarities_vary_most_and_end_at_the_greatest():
     assert most_varied(similarities) == 2
     assert top_positions(similarities, 2, 3) == [2, 3, 0]
     assert top_positions(similarities, 1) == [2, 1, 3, 0]
-
-
-def test_grids_are_square():
-    assert grid_shape(49) == (7, 7)
-    with pytest.raises(UserError, match=r"have 48 positions an image, which are no square"):
-        grid_shape(48)
 
 
 @pytest.mark.parametrize("arch", ["glac_tiny", "transtory_decoder_tiny", "transtory_xl_tiny"])

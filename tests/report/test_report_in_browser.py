@@ -5,9 +5,9 @@ import json
 import pytest
 from browser import Page
 
+from fairseq_mm.cli.report import Difference, ScoreLine, scores_section
 from fairseq_mm.report.html_page import Section, render_page
 from fairseq_mm.report.item_gallery import Item, ItemText, gallery_section
-from fairseq_mm.report.system_scores import Difference, ScoreLine, scores_section
 
 NUM_ITEMS = 60
 UNSCORED = (3, 50)

@@ -4,16 +4,12 @@ import re
 
 import numpy as np
 import pytest
-from PIL import Image
 
-from fairseq_mm.errors import UserError
-from fairseq_mm.extract.media_list import MediaFile
 from fairseq_mm.report.html_page import render_page
 from fairseq_mm.report.visual_story_sections import (
     EmbeddedImage,
     SentenceAttention,
     break_into_lines,
-    embed_image,
     images_section,
     slices_section,
     story_section,
@@ -132,14 +128,3 @@ def test_everything_from_the_data_is_escaped():
     ):
         assert "<script" not in section.body
         assert '"">' not in section.body
-
-
-def test_images_keep_the_size_of_their_files(tmp_path):
-    path = tmp_path / "a.png"
-    Image.new("RGB", (90, 60), "red").save(path)
-    image = embed_image(MediaFile("a", str(path)), 30)
-    assert (image.width, image.height) == (90, 60)
-    assert image.uri.startswith("data:image/jpeg;base64,")
-    path.write_bytes(b"no image")
-    with pytest.raises(UserError, match=r"a.png: is not an image"):
-        embed_image(MediaFile("a", str(path)), 30)

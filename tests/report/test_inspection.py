@@ -1,4 +1,4 @@
-"""Bars as high as their counts, with videos without a transcript on top; texts escaped."""
+"""Sections of ``fairseq-mm inspect``: bars as high as their counts, words, texts escaped."""
 
 import re
 from xml.etree import ElementTree
@@ -8,14 +8,18 @@ import pytest
 
 from fairseq_mm.metrics.gate_scores import Histogram, gate_statistics
 from fairseq_mm.report.figures import COLORS
-from fairseq_mm.report.gate_histogram import (
-    apart_section,
+from fairseq_mm.report.html_page import render_page, section
+from fairseq_mm.report.inspection import (
+    gate_sections,
+    gates_section,
     histogram_section,
+    likelihood_section,
+    prompt_section,
     statistics_section,
 )
-from fairseq_mm.report.html_page import render_page
 
 EDGES = [0.46, 0.465, 0.47, 0.475, 0.48]
+AVAILABILITIES = ("transcript available", "transcript not available")
 
 
 def bars_of(body):
@@ -75,10 +79,69 @@ def test_videos_without_a_transcript_are_listed_from_the_highest_score():
         {"id": "low", "score": 0.47, "rank": 31, "reference": "keep <b>warm</b>"},
         {"id": "high", "score": 0.5, "rank": 1, **texts},
     ]
-    section = apart_section(rows, 2127)
+    histogram = {"edges": EDGES, "counts": {key: [1, 0, 0, 1] for key in AVAILABILITIES}}
+    result = {
+        **{"statistics": {"all": {"count": 2127}}, "layers": {"one": {}}, "histogram": histogram},
+        "transcript not available": rows,
+    }
+    *_, section = gate_sections(result)
     cells = re.findall(r"<td.*?>(.*?)</td>", section.body)
     high = ["high", "0.5000", "1 of 2,127", "learn to dance &amp; sing", "learn to dance"]
     assert cells[:5] == high
     assert cells[5:] == ["low", "0.4700", "31 of 2,127", "–", "keep &lt;b&gt;warm&lt;/b&gt;"]  # noqa: RUF001
-    assert "No such video" in apart_section([], 5).body
+    *_, section_of_none = gate_sections({**result, "transcript not available": []})
+    assert "No such video" in section_of_none.body
     assert "://" not in render_page("Gates", [section])
+
+
+WORDS = ["I", "<newline>", "<b>", "saw"]
+KNOWN = [True, True, False, True]
+
+
+def test_bars_go_from_the_smallest_gate_to_the_largest():
+    gates = np.array([[0.2, 0.4, 0.6, 0.3], [0.7, 0.5, 0.2, 0.45]])
+    body = gates_section(WORDS, KNOWN, gates).body
+    heights = re.findall(r'<i class="(first|second)" style="height:(\d+)px">', body)
+    assert heights == [
+        ("first", "3"), ("second", "47"),
+        ("first", "21"), ("second", "29"),
+        ("first", "38"), ("second", "3"),
+        ("first", "12"), ("second", "25"),
+    ]  # fmt: skip
+    assert "mean 0.375" in body
+    assert "from 0.200 to 0.700" in body
+    assert 'title="saw: g1 0.300, g2 0.450"' in body
+
+
+def test_words_are_escaped_and_line_breaks_seen():
+    body = gates_section(WORDS, KNOWN, np.full((2, 4), 0.5)).body
+    assert "<b>&lt;b&gt;</b>" in body
+    assert 'class="word unknown" title="&lt;b&gt;: g1' in body
+    assert '<b>↵ &lt;newline&gt;</b></span><span class="break">' in body
+
+
+def test_the_least_likely_word_is_the_darkest():
+    body = likelihood_section(WORDS, KNOWN, np.log([0.5, 0.25, 1 / 16, 1.0])).body
+    assert re.findall(r"var\(--second\) (\d+)%", body) == ["18", "35", "70", "0"]
+    assert "Mean 1.75 bits a word (perplexity 3.4); the darkest has 4.0" in body
+
+
+def test_a_long_story_has_several_maps_of_one_scale():
+    weights = np.zeros((40, 3))
+    weights[0] = [0.5, 0.004, 0.25]
+    weights[39] = [0.1, 0.2, 0.7]
+    body = prompt_section([f"w{i}" for i in range(40)], ["a", "&", "p" * 30], weights).body
+    assert body.count("<svg") == 2
+    # cells below a fiftieth of the strongest are left out
+    assert re.findall(r'fill-opacity="([\d.]+)"', body) == ["0.71", "0.36", "0.14", "0.29", "1.00"]
+    assert ">&amp;</text>" in body
+    assert f">{'p' * 17}…</text>" in body
+    assert "the darkest cell is 0.70" in body
+
+
+def test_a_head_that_never_leaves_the_zero_slot_has_no_distance():
+    row = {"layer": 2, "head": 1, "stride": 2, "zero": 1.0, "distance": None}
+    rows = [row, {**row, "head": 3, "zero": 0.25, "distance": 7.26}]
+    body = section("", "story_past.html", rows=rows).body
+    cells = re.findall(r'<td class="number">([^<]*)</td>', body)
+    assert cells == ["2", "1", "2", "100.0%", "-", "2", "3", "2", "25.0%", "7.3"]

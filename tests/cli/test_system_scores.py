@@ -2,7 +2,7 @@
 
 import re
 
-from fairseq_mm.report.system_scores import Difference, ScoreLine, scores_section
+from fairseq_mm.cli.report import Difference, ScoreLine, scores_section
 
 COMPARED = [
     ScoreLine("bleu4", [0.2, 0.25], [Difference(0.05, (0.01, 0.09), 0.004)], "bleu|n:4"),
