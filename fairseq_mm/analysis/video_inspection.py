@@ -470,8 +470,6 @@ def _build_task(
         max_frames=max_frames or VideoSummarizationConfig.max_frames,
         seed=1,  # required by the config; nothing is sampled here
     )
-    if not os.path.isdir(data):
-        raise UserError(f"{data}: is no data folder.")
     task = VideoSummarizationTask.setup_task(cfg)
     task.load_state_dict(checkpoint.task_state)
     return task

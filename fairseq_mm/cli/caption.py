@@ -29,7 +29,6 @@ import argparse
 import os
 import sys
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Any, Optional, Union
 
 from fairseq_mm.cli import arguments, caption_structured
@@ -222,19 +221,14 @@ class _NearestCaption:
     """Search index of training captions, which are compared with a text by CIDEr-D."""
 
     def __init__(self, folder: str) -> None:
-        from fairseq_mm.data.input_files import check_line_counts
+        from fairseq_mm.data.input_files import check_line_counts, read_lines
         from fairseq_mm.data.split_files import read_visual_ids
         from fairseq_mm.metrics.cider import NearestCaption
 
         text_path = os.path.join(folder, "text", "train.txt")
         ids_path = os.path.join(folder, "train.visual_ids")
-        try:
-            lines = Path(text_path).read_text(encoding="utf-8").splitlines()
-        except OSError as error:
-            raise UserError(
-                f"--nearest {folder}: {text_path}: {error.strerror}; is it a folder made by "
-                "`prepare`?"
-            ) from None
+        what = "is it in a folder made by `prepare`?"
+        lines = [line for _, line in read_lines(text_path, what=what)]
         self.ids = read_visual_ids(ids_path)
         check_line_counts({text_path: len(lines), ids_path: len(self.ids)})
         if not lines:

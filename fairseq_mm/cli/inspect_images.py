@@ -173,18 +173,20 @@ def _split_words(line: str) -> Sentences:
 
 
 def _check_sentences(sentences: Sentences, title: str) -> None:
-    where = f"{title}: " if title else ""
+    problems = []
     if len(sentences) != NUM_IMAGES:
-        raise UserError(
-            f"{where}a story has {NUM_IMAGES} sentences, {SEPARATOR} between them, but this one "
-            f"has {len(sentences)}."
+        problems.append(
+            f"a story has {NUM_IMAGES} sentences, {SEPARATOR} between them, but this one has "
+            f"{len(sentences)}"
         )
     for number, words in enumerate(sentences, start=1):
-        if not words:
-            raise UserError(f"{where}sentence {number} of the story has no word.")
         token = reserved_token(words)
-        if token is not None:
-            raise UserError(f"{where}{token!r} is no word of a story.")
+        if not words:
+            problems.append(f"sentence {number} of the story has no word")
+        elif token is not None:
+            problems.append(f"{token!r} is no word of a story")
+    if problems:
+        raise UserError(f"{title}: {problems[0]}." if title else f"{problems[0]}.")
 
 
 class _StoryImages:

@@ -54,8 +54,6 @@ def register_quietly() -> None:
 
 def import_user_dir(folder: str) -> None:
     """Import the user's package ``--user-dir``, which registers its models and tasks."""
-    if not folder:
-        raise UserError("--user-dir: must name a folder, but is empty.")
     # fairseq imports the package and the modules of its subfolders; a folder without any such file
     # would be imported, too, and register nothing
     parts = [os.path.join(folder, name) for name in ("__init__.py", "tasks", "models")]
@@ -69,11 +67,6 @@ def import_user_dir(folder: str) -> None:
     try:
         with refused_names():
             import_user_module(argparse.Namespace(user_dir=folder))
-    except FileNotFoundError as error:
-        # fairseq's own error has no filename; otherwise the package itself misses a file
-        if error.filename is not None:
-            raise UserError(f"--user-dir {folder}: cannot be imported: {error}.") from None
-        raise UserError(f"--user-dir {folder}: no such folder.") from None
     except (UserError, KeyboardInterrupt):
         raise
     except BaseException as error:

@@ -197,8 +197,6 @@ def run(args: argparse.Namespace) -> int:
     of_prompts = [name for name in _OF_PROMPTS if arguments.is_given(args, name)]
     prompts = [] if args.prompts_only else read_prompts(args.prompt, args.prompts)
     options = arguments.generation_options(args)
-    if args.other_prompts and args.best_by != "ranking":
-        raise UserError("--other-prompts: needs --best-by ranking beside it.")
     # before torch and fairseq are imported, which takes seconds
     for text in args.compare or ():
         checkpoint_files(_named_path(text)[1])

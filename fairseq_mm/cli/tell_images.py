@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Optional
 from fairseq_mm.cli.generate import Input, TextRun
 from fairseq_mm.cli.records import compute_digests, counted, heading, json_line, rank_fields
 from fairseq_mm.cli.tell_prompts import check_repeats, make_config
-from fairseq_mm.data.story_text import NUM_IMAGES, SEPARATOR, detokenize_story, split_sentences
+from fairseq_mm.data.story_text import SEPARATOR, detokenize_story, split_sentences
 from fairseq_mm.errors import UserError
 
 if TYPE_CHECKING:
@@ -169,19 +169,15 @@ def sequences_of_split(
     return sequences, store
 
 
-def _check_images(images: Sequence[Optional[str]], where: str = "") -> list[Optional[str]]:
-    """Return the images with None in place of ``-``, which stands for a missing image.
+def _check_images(images: Sequence[str], where: str = "") -> list[Optional[str]]:
+    """Return five images with None in place of ``-``, which stands for a missing image.
 
-    Raise UserError if there are not five images, or all are missing. ``where`` is the name of the
-    sequence in messages; empty for no name.
+    ``where`` is the name of the sequence in messages; empty for no name.
     """
-    place = f"{where}: " if where else ""
-    if len(images) != NUM_IMAGES:
-        verb = "is 1" if len(images) == 1 else f"are {len(images)}"
-        raise UserError(f"{place}a story has {NUM_IMAGES} images, but there {verb}.")
+    from fairseq_mm.inference.visual_story_processor import check_sequence
+
     keys = [None if image == NO_IMAGE else image for image in images]
-    if not any(keys):
-        raise UserError(f"{place}all {NUM_IMAGES} images are missing.")
+    check_sequence(keys, f"{where}: " if where else "")
     return keys
 
 

@@ -4,7 +4,6 @@ import argparse
 import json
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fairseq_mm.cli.generate import Input, TextRun, read_examples
@@ -16,6 +15,7 @@ from fairseq_mm.cli.records import (
     open_output,
     rank_fields,
 )
+from fairseq_mm.data.input_files import read_lines
 from fairseq_mm.data.story_text import check_encodable
 from fairseq_mm.errors import UserError
 from fairseq_mm.generation.defaults import SEED
@@ -66,33 +66,21 @@ def make_config(args: argparse.Namespace, model: Any, options: Mapping[str, Any]
     return model.config(**{**options, "preset": preset, **chosen})
 
 
-def read_prompts(
-    texts: Sequence[str], files: Sequence[str], *, option: str = "--prompts"
-) -> list[Input]:
+def read_prompts(texts: Sequence[str], files: Sequence[str]) -> list[Input]:
     """Read the prompts of the command line and of files, and return them as inputs.
 
     Args:
         texts: Prompts of the command line.
         files: Paths of files with one prompt per line; ``-`` is standard input.
-        option: Option that names the files, for messages.
     """
     prompts = []
     for number, text in enumerate(texts, start=1):
         check_encodable(text, f"--prompt {number}")
         prompts.append((f"prompt {number}", text))
     for path in files:
-        try:
-            content = sys.stdin.buffer.read() if path == "-" else Path(path).read_bytes()
-            # not splitlines(), which also splits at characters such as U+2028 within a prompt
-            lines = content.decode("utf-8-sig").split("\n")
-        except OSError as error:
-            raise UserError(f"{option} {path}: cannot be read ({error.strerror}).") from None
-        except UnicodeDecodeError as error:
-            raise UserError(f"{option} {path}: is no UTF-8 text ({error}).") from None
-        if not lines[-1]:
-            lines.pop()
+        lines = [line for _, line in read_lines("/dev/stdin" if path == "-" else path)]
         if not lines:
-            raise UserError(f"{option} {path}: must have prompts, but is empty.")
+            raise UserError(f"{path}: must have prompts, but is empty.")
         name = "standard input" if path == "-" else path
         prompts += [(f"{name}:{number}", line) for number, line in enumerate(lines, start=1)]
     return [Input("", 0, text, where=where) for where, text in prompts]
@@ -238,7 +226,7 @@ def _open_ranking(
     from fairseq_mm.inference.prompt_ranking import PromptRanking
 
     if args.other_prompts:
-        inputs = read_prompts([], [args.other_prompts], option="--other-prompts")
+        inputs = read_prompts([], [args.other_prompts])
     examples = []
     for item, example in zip(inputs, read_examples(model, inputs)):
         if not isinstance(example, UserError):

@@ -11,7 +11,7 @@ import random
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple, Optional
+from typing import Any, NamedTuple, Optional
 
 import numpy as np
 
@@ -123,6 +123,14 @@ def find_conditions(
 LANGUAGE_SCORES = ("word", "sentence")
 
 
+def _check_values(options: Any, rules: Sequence[tuple[str, bool, str]]) -> None:
+    """Check options; a rule is the name of one, if its value is valid, and what is needed."""
+    for name, is_valid, needed in rules:
+        if not is_valid:
+            value = getattr(options, name)
+            raise UserError(f"`{name}` must be {needed}, but is {value!r} instead.")
+
+
 @dataclass(frozen=True)
 class CandidateWeights:
     """Weights of the score by which candidate captions are ranked:
@@ -151,19 +159,16 @@ class CandidateWeights:
         for item in dataclasses.fields(self):
             value = typed_option(item.name, getattr(self, item.name), type(item.default))
             object.__setattr__(self, item.name, value)
-        for name in ("translation_weight", "language_weight"):
-            value = getattr(self, name)
-            if not 0 <= value < float("inf"):
-                raise UserError(f"`{name}` must be 0 or more, but is {value} instead.")
-        if not 0 <= self.repeat_penalty <= 1:
-            raise UserError(
-                f"`repeat_penalty` must be from 0 to 1, but is {self.repeat_penalty} instead."
-            )
-        if self.language_score not in LANGUAGE_SCORES:
-            raise UserError(
-                f"`language_score` must be {' or '.join(LANGUAGE_SCORES)}, but is "
-                f"{self.language_score!r} instead."
-            )
+        scores = " or ".join(LANGUAGE_SCORES)
+        rules = [
+            *(
+                (name, 0 <= getattr(self, name) < float("inf"), "0 or more")
+                for name in ("translation_weight", "language_weight")
+            ),
+            ("repeat_penalty", 0 <= self.repeat_penalty <= 1, "from 0 to 1"),
+            ("language_score", self.language_score in LANGUAGE_SCORES, scores),
+        ]
+        _check_values(self, rules)
 
 
 class CandidateScores(NamedTuple):
@@ -259,31 +264,29 @@ class StructuredSearch:
             if isinstance(item.default, (int, str)):
                 value = typed_option(item.name, getattr(self, item.name), type(item.default))
                 object.__setattr__(self, item.name, value)
-        # a string is a sequence, too: each letter would be an unknown condition
-        if isinstance(self.conditions, str):
-            raise UserError(f"`conditions` must be a list, but is {self.conditions!r}.")
-        for name in (
-            *("candidates", "num_nearest", "shortest", "beam", "max_len_b", "top", "batch_size"),
-        ):
-            value = getattr(self, name)
-            if value < 1:
-                raise UserError(f"`{name}` must be 1 or more, but is {value} instead.")
-        if self.longest < self.shortest:
-            raise UserError(
-                f"`longest` must be `shortest` ({self.shortest}) or more, but is {self.longest} "
-                "instead."
-            )
-        if self.pos_sampling not in POS_SAMPLING:
-            raise UserError(
-                f"`pos_sampling` must be {' or '.join(POS_SAMPLING)}, but is "
-                f"{self.pos_sampling!r} instead."
-            )
-        unknown = [name for name in self.conditions if name not in CONDITIONS]
-        if unknown or not self.conditions:
-            raise UserError(
-                f"`conditions` must be of {', '.join(CONDITIONS)}, but are "
-                f"{', '.join(self.conditions) or 'none'} instead."
-            )
+        numbers = (
+            "candidates",
+            "num_nearest",
+            "shortest",
+            "beam",
+            "max_len_b",
+            "top",
+            "batch_size",
+        )
+        # a string is a sequence, too: each letter would be a condition
+        are_known = not isinstance(self.conditions, str) and set(self.conditions) <= {*CONDITIONS}
+        shortest = f"`shortest` ({self.shortest}) or more"
+        rules = [
+            *((name, getattr(self, name) >= 1, "1 or more") for name in numbers),
+            ("longest", self.longest >= self.shortest, shortest),
+            ("pos_sampling", self.pos_sampling in POS_SAMPLING, " or ".join(POS_SAMPLING)),
+            (
+                "conditions",
+                are_known and bool(self.conditions),
+                f"a list of {', '.join(CONDITIONS)}",
+            ),
+        ]
+        _check_values(self, rules)
 
 
 class Draws(NamedTuple):

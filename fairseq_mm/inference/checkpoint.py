@@ -365,23 +365,24 @@ class Checkpoint:
         raise self._no_dictionary()
 
     def _no_dictionary(self) -> UserError:
-        if self.input_kind == "videos" and not self.has_provenance:
-            return UserError(
-                f"{self.path}: carries no dictionary (--arch {self.arch}, one of fairseq's own "
-                "models): give the data folder that it was trained on (--data DIR; in Python "
-                "data=...)."
-            )
         kind = ARCH_MODEL_REGISTRY.get(self.arch) or MODEL_REGISTRY.get(self.arch)
-        # a model of a user's package
-        if kind is not None and kind.__module__.partition(".")[0] not in ("fairseq", "fairseq_mm"):
-            return UserError(
-                f"{self.path}: carries no dictionary: build_model of --arch {self.arch} must end "
-                "with fairseq_mm.extension.attach_provenance(model, task); then train it again."
+        if self.input_kind == "videos" and not self.has_provenance:
+            about = (
+                f" (--arch {self.arch}, one of fairseq's own models): give the data folder that it "
+                "was trained on (--data DIR; in Python data=...)."
             )
-        return UserError(
-            f"{self.path}: carries no dictionary (--arch {self.arch}, --task {self.task_name}): it "
-            "is no model of fairseq_mm, or of an earlier version: train it again."
-        )
+        # a model of a user's package
+        elif kind is not None and kind.__module__.split(".")[0] not in ("fairseq", "fairseq_mm"):
+            about = (
+                f": build_model of --arch {self.arch} must end with "
+                "fairseq_mm.extension.attach_provenance(model, task); then train it again."
+            )
+        else:
+            about = (
+                f" (--arch {self.arch}, --task {self.task_name}): it is no model of fairseq_mm, or "
+                "of an earlier version: train it again."
+            )
+        return UserError(f"{self.path}: carries no dictionary{about}")
 
     @property
     def words(self) -> list[str]:
@@ -416,6 +417,7 @@ class Checkpoint:
 
     def check_ensemble(self, other: "Checkpoint") -> None:
         """Check that this model and the model of ``other`` can be an ensemble."""
+        differences = []
         if other.task_class is not self.task_class:
             raise UserError(
                 f"{other.path}: was trained with --task {other.task_name}, but {self.path} with "
@@ -424,21 +426,22 @@ class Checkpoint:
         ours, theirs = self.provenance, other.provenance
         for name, what in (("words", ""), ("source_words", " of the source text")):
             if ours.get(name) != theirs.get(name):
-                raise UserError(
-                    f"{other.path}: has another dictionary{what} than {self.path}: an ensemble "
-                    "needs one."
+                differences.append(
+                    f"has another dictionary{what} than {self.path}: an ensemble needs one"
                 )
         if not are_same_subwords(self.subwords, other.subwords):
-            raise UserError(f"{other.path}: was trained on other subwords than {self.path}.")
+            differences.append(f"was trained on other subwords than {self.path}")
         for name in ("feature_dim", "rows_per_image", "extractor"):
             values = [record.get(name) for record in (ours, theirs)]
             if name == "extractor":
                 values = [{k: x[k] for k in x if k not in EXTRACTOR_NOTES} for x in values]
             if values[0] != values[1]:
-                raise UserError(
-                    f"{other.path}: was trained on other features than {self.path}: {name} is "
-                    f"{values[1]} and {values[0]}."
+                differences.append(
+                    f"was trained on other features than {self.path}: {name} is {values[1]} and "
+                    f"{values[0]}"
                 )
+        if differences:
+            raise UserError(f"{other.path}: {differences[0]}.")
         self.task_class.check_ensemble_states(self.path, self.state, other.path, other.state)
 
     def build(self, device: Optional[str] = None) -> LoadedModels:

@@ -173,15 +173,12 @@ class Embedder(Picklable, ImageReader):
         sentences = []
         for text in list_of_several(texts, "texts"):
             words = self._tokenize(typed_option("texts", text, str))
-            if not words:
-                raise UserError(f"the text {text!r} must have a word, but has none.")
             if ignore_unknown:
                 words = [word for word in words if word in dictionary]
-                if not words:
-                    raise UserError(
-                        f"the text {text!r} has no word that is in the dictionary of "
-                        f"{len(dictionary) - dictionary.nspecial} words."
-                    )
+            if not words:
+                number = len(dictionary) - dictionary.nspecial
+                of = f" that is in the dictionary of {number} words" if ignore_unknown else ""
+                raise UserError(f"the text {text!r} has no word{of}.")
             sentences.append(encode_words(dictionary, " ".join(words)).tolist())
         return self.embed_tokens(sentences)
 

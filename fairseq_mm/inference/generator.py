@@ -18,7 +18,7 @@ import logging
 import math
 import os
 import reprlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Callable, NamedTuple, Optional, Union
 
 import torch
@@ -33,7 +33,7 @@ from fairseq_mm.generation.watched_search import watched
 from fairseq_mm.inference.checkpoint import LoadedModels
 from fairseq_mm.inference.hypothesis import Hypothesis
 from fairseq_mm.inference.pickling import Picklable
-from fairseq_mm.inference.processor import Example, Processor
+from fairseq_mm.inference.processor import Example, Processor, positive_option
 from fairseq_mm.inference.progress import Progress
 from fairseq_mm.metrics.rewards import expected_utilities
 
@@ -143,26 +143,21 @@ class Generator(Picklable):
         config = GenerationConfig.of_task(self.task, preset, **options)
         # the first step of a search has one candidate for each token but padding
         most = len(self.dictionary) - 1
-        for name in ("beam", "sampling_topk"):
-            if getattr(config, name) > most:
-                raise UserError(
-                    f"`{name}` must be at most {most}, the size of the vocabulary, but is "
-                    f"{getattr(config, name)}."
-                )
-        for name in ("max_len_b", "min_len"):
-            if name in options and getattr(config, name) > self.max_len:
-                raise UserError(
-                    f"`{name}` must be at most {self.max_len}, for which {self.files[0]} has "
-                    f"positions, but is {getattr(config, name)}."
-                )
+        reason = "the size of the vocabulary"
+        limits = [(name, most, reason) for name in ("beam", "sampling_topk")]
+        reason = f"for which {self.files[0]} has positions"
+        names = [name for name in ("max_len_b", "min_len") if name in options]
+        limits += [(name, self.max_len, reason) for name in names]
         # each word occurs once at most, so a text cannot have more tokens than there are words
         if config.no_repeat_ngram_size == 1:
             never = tokens_never_generated(self.dictionary, allow_unk=config.allow_unk)
             others = len({*never, self.dictionary.pad(), self.dictionary.eos()})
-            if config.min_len > len(self.dictionary) - others:
+            reason = "the tokens of the vocabulary, where `no_repeat_ngram_size` is 1"
+            limits.append(("min_len", len(self.dictionary) - others, reason))
+        for name, limit, reason in limits:
+            if getattr(config, name) > limit:
                 raise UserError(
-                    f"`min_len` must be at most {len(self.dictionary) - others}, the tokens of the "
-                    f"vocabulary, where `no_repeat_ngram_size` is 1, but is {config.min_len}."
+                    f"`{name}` must be at most {limit}, {reason}, but is {getattr(config, name)}."
                 )
         self._encode_prefix(config)
         # built here, so that an option that the task refuses is reported before inputs are read
@@ -230,8 +225,6 @@ class Generator(Picklable):
         """
         examples = []
         reading = {} if reading is None else reading
-        if not isinstance(reading, Mapping):
-            raise UserError(f"`reading` must be a dictionary, but is a {type(reading).__name__}.")
         for name, value in reading.items():
             if name not in self.processor.reading_options:
                 known = ", ".join(self.processor.reading_options)
@@ -252,10 +245,7 @@ class Generator(Picklable):
         """
         if batch_size is None:
             return self.processor.batch_sizes[self.device.type != "cpu"]
-        batch_size = typed_option("batch_size", batch_size, int)
-        if batch_size < 1:
-            raise UserError(f"`batch_size` must be 1 or more, but is {batch_size}.")
-        return batch_size
+        return positive_option("batch_size", batch_size)
 
     def sample(self, inputs: Any = None, **options: Any) -> Any:
         """Call :meth:`generate` with ``sampling=True``, like ``sample`` of fairseq's hub models."""
@@ -264,9 +254,7 @@ class Generator(Picklable):
     def _missing_inputs(
         self, n: int, config: GenerationConfig, batch_size: Optional[int]
     ) -> list[Any]:
-        n = typed_option("n", n, int)
-        if n < 1:
-            raise UserError(f"`n` must be 1 or more, but is {n}.")
+        n = positive_option("n", n)
         if self.loaded.are_language_models:
             return [None] * n
         if self.prompt_generator is None:
@@ -581,12 +569,12 @@ class Generator(Picklable):
             tokens = tokens.tolist()
         listed = _as_list("tokens", tokens, "a list of integers")
         plain = [typed_option("tokens", token, int) for token in listed]
-        for token in plain:
-            if not 0 <= token < len(self.dictionary):
-                raise UserError(
-                    f"`tokens` must be from 0 to {len(self.dictionary) - 1}, the size of the "
-                    f"vocabulary, but has {token}."
-                )
+        outside = [token for token in plain if not 0 <= token < len(self.dictionary)]
+        if outside:
+            raise UserError(
+                f"`tokens` must be from 0 to {len(self.dictionary) - 1}, the size of the "
+                f"vocabulary, but has {outside[0]}."
+            )
         return self.processor.decode(torch.tensor(plain), Example()).text
 
     def score(

@@ -19,10 +19,10 @@ from fairseq_mm.errors import UserError
 from fairseq_mm.extract.hashed_file import describe_change
 from fairseq_mm.extract.images import AnyImage
 from fairseq_mm.extract.media_list import IMAGES, MediaFile, list_folder
-from fairseq_mm.generation.config import typed_option
 from fairseq_mm.inference.checkpoint_files import Path
 from fairseq_mm.inference.embedder import Embedder, load_embedder
 from fairseq_mm.inference.extractor_provenance import VECTORS_EXTRACTOR
+from fairseq_mm.inference.processor import positive_option
 from fairseq_mm.inference.readers import list_of_several
 from fairseq_mm.retrieval.nearest_vectors import nearest, unit_vectors
 
@@ -318,9 +318,7 @@ class ImageIndex:
             vectors: [queries, K] float32 vectors of unit length, made by the same model.
             count: Number of images to find for each vector.
         """
-        count = typed_option("count", count, int)
-        if count < 1:
-            raise UserError(f"`count` must be 1 or more, but is {count}.")
+        count = positive_option("count", count)
         return [self._search_one(vector[None], count) for vector in vectors]
 
     def _search_one(self, query: np.ndarray, count: int) -> SearchResult:

@@ -15,6 +15,7 @@ import torch
 from fairseq_mm.data.collate import collate
 from fairseq_mm.data.multimodal_dataset import encode_words
 from fairseq_mm.errors import UserError
+from fairseq_mm.generation.config import typed_option
 from fairseq_mm.inference.checkpoint import LoadedModels
 
 Input = TypeVar("Input")
@@ -64,6 +65,14 @@ def read_field(record: Mapping[str, Any], name: str, kind: type = str) -> Any:
         found = "is missing" if value is None else f"is {type(value).__name__}"
         raise UserError(f"`{name}` must be {_KINDS[kind]}, but {found}.")
     return value
+
+
+def positive_option(name: str, value: Any) -> int:
+    """Return the value of an option as an int; it must be 1 or more."""
+    number: int = typed_option(name, value, int)
+    if number < 1:
+        raise UserError(f"`{name}` must be 1 or more, but is {number}.")
+    return number
 
 
 _KINDS: dict[type, str] = {str: "text", list: "a list"}

@@ -25,13 +25,13 @@ from fairseq_mm.extract.extractor import (
 from fairseq_mm.extract.images import MAX_PIXELS, AnyImage
 from fairseq_mm.extract.media_list import AnyMedia, MediaFile
 from fairseq_mm.extract.readers import Unreadable
-from fairseq_mm.generation.config import typed_option
 from fairseq_mm.inference.checkpoint import LoadedModels
 from fairseq_mm.inference.extractor_provenance import (
     check_recorded,
     check_store_extractor,
     find_weights_file,
 )
+from fairseq_mm.inference.processor import positive_option
 
 logger = logging.getLogger(__name__)
 
@@ -185,12 +185,8 @@ class ImageReader(MediaReader):
         # no default in the signatures: it depends on the device, and the command line passes None
         if batch_size is None:
             batch_size = 16 if self.device.type == "cpu" else 128
-        batch_size = typed_option("batch_size", batch_size, int)
-        max_pixels = typed_option("max_pixels", max_pixels, int)
-        for name, value in (("batch_size", batch_size), ("max_pixels", max_pixels)):
-            if value < 1:
-                raise UserError(f"`{name}` must be 1 or more, but is {value}.")
-        return batch_size, max_pixels
+        batch_size = positive_option("batch_size", batch_size)
+        return batch_size, positive_option("max_pixels", max_pixels)
 
     def _read_batches(
         self,

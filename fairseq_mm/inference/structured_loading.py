@@ -4,13 +4,12 @@ import logging
 import os
 from collections import Counter
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Optional, Union
 
 import numpy as np
 
 from fairseq_mm.data.feature_store import FeatureStore
-from fairseq_mm.data.input_files import check_line_counts
+from fairseq_mm.data.input_files import check_line_counts, read_lines
 from fairseq_mm.data.pos_sequences import check_alignment, read_tags
 from fairseq_mm.data.split_files import read_visual_ids
 from fairseq_mm.errors import UserError
@@ -62,7 +61,7 @@ def load_structured_captioner(
     decoder = build_models(checkpoints, device)
     embedder = load_embedder(embedding, weights=weights, device=device)
     text_path = os.path.join(data, "text", "train.txt")
-    lines = _read_lines(text_path)
+    lines = _read_captions(text_path)
     ids_path, tags_path = (os.path.join(data, f"train.{name}") for name in ("visual_ids", "tags"))
     tags = read_tags(tags_path)
     ids: list[Optional[str]] = [None] * len(lines)
@@ -87,19 +86,13 @@ def load_structured_captioner(
     return StructuredCaptioner(decoder, embedder, sentences, structures, model)
 
 
-def _read_lines(path: str) -> list[str]:
-    try:
-        lines = Path(path).read_text(encoding="utf-8").split("\n")
-    except OSError as error:
-        raise UserError(f"{path}: {error.strerror}; is it in a folder made by `prepare`?") from None
-    except UnicodeDecodeError as error:
-        raise UserError(f"{path}: must be UTF-8 text, but is not ({error}).") from None
-    if lines[-1] == "":
-        lines.pop()
-    for number, line in enumerate(lines, start=1):
+def _read_captions(path: str) -> list[str]:
+    lines = []
+    for number, line in read_lines(path, what="is it in a folder made by `prepare`?"):
         words = line.split()
         if not words or START in words or END in words:
             raise UserError(f"{path}:{number}: must be words without {START} and {END}.")
+        lines.append(line)
     return lines
 
 

@@ -17,6 +17,7 @@ from fairseq_mm.data.transcript_text import (
 )
 from fairseq_mm.errors import UserError
 from fairseq_mm.extract.media_list import AnyMedia
+from fairseq_mm.generation.config import typed_option
 from fairseq_mm.inference.caption_processor import is_features
 from fairseq_mm.inference.checkpoint import LoadedModels
 from fairseq_mm.inference.processor import Decoded, Example, Processor, read_field
@@ -75,14 +76,12 @@ class TranscriptEncoder:
             tokenizer: Name in ``TOKENIZERS`` of the normalisation before the text is split into
                 subwords; None for the normalisation of the training data.
         """
-        if text is not None and not isinstance(text, str):
-            raise UserError(f"`transcript` must be a string, but is a {type(text).__name__}.")
+        text = NOT_AVAILABLE if text is None else typed_option("transcript", text, str)
         name = self.tokenizer if tokenizer is None else tokenizer
         if name not in TOKENIZERS:
             raise UserError(
                 f"`tokenizer` must be one of {', '.join(TOKENIZERS)}, but is {name!r} instead."
             )
-        text = NOT_AVAILABLE if text is None else text
         subwords, dictionary = self.task.subwords, self.task.source_dictionary
         words = subwords.encode(TOKENIZERS[name](text))
         if not words:
@@ -207,12 +206,17 @@ class VideoProcessor(Processor[AnyInput]):
                 f"an input must have `video` and `transcript`, but has `{unknown.pop()}`."
             )
         video, transcript = value.get("video"), value.get("transcript")
-        if video is None and self.reader.reads_video:
-            raise UserError(f"{name} reads videos: give `video`, a file or features.")
-        if video is not None and not self.reader.reads_video:
-            raise UserError(f"{name} reads no video: give `transcript` alone.")
-        if transcript is None and not self.reader.reads_video:
-            raise UserError("there is no transcript, and no video is read.")
+        reads_video = self.reader.reads_video
+        problem = ""
+        if (video is not None) != reads_video:
+            needed = "reads videos: give `video`, a file or features"
+            problem = (
+                f"{name} {needed if reads_video else 'reads no video: give `transcript` alone'}"
+            )
+        elif transcript is None and not reads_video:
+            problem = "there is no transcript, and no video is read"
+        if problem:
+            raise UserError(f"{problem}.")
         return video, transcript
 
     def _read_features(self, video: Any, options: Mapping[str, Any]) -> np.ndarray:

@@ -134,15 +134,19 @@ def _listed(sequence: ImageSequence) -> ImageSequence:
     return sequence if is_list else ()
 
 
-def check_sequence(images: Sequence[Any]) -> None:
-    """Check that an image sequence has five elements, and that at least one is not None."""
+def check_sequence(images: Sequence[Any], where: str = "") -> None:
+    """Check that an image sequence has five elements, and that at least one is not None.
+
+    ``where`` is the beginning of the error message.
+    """
     if isinstance(images, (str, bytes)) or not isinstance(images, Sequence):
-        raise UserError(
-            f"an image sequence must be a list of {NUM_IMAGES} images, but is a "
-            f"{type(images).__name__}."
-        )
-    if len(images) != NUM_IMAGES:
+        kind = type(images).__name__
+        problem = f"an image sequence must be a list of {NUM_IMAGES} images, but is a {kind}"
+    elif len(images) != NUM_IMAGES:
         number = "is 1" if len(images) == 1 else f"are {len(images)}"
-        raise UserError(f"a story has {NUM_IMAGES} images, but there {number}.")
-    if all(image is None for image in images):
-        raise UserError(f"all {NUM_IMAGES} images are missing.")
+        problem = f"a story has {NUM_IMAGES} images, but there {number}"
+    elif all(image is None for image in images):
+        problem = f"all {NUM_IMAGES} images are missing"
+    else:
+        return
+    raise UserError(f"{where}{problem}.")

@@ -251,7 +251,7 @@ def test_the_nearest_training_caption_stands_beside(caption, images, tmp_path):
 def test_a_folder_without_training_text_is_refused(caption, images, tmp_path):
     status, lines, errors = caption(images[0], "--nearest", tmp_path / "nowhere")
     assert (status, lines) == (2, [])
-    assert "train.txt: No such file or directory; is it a folder made by `prepare`?" in errors
+    assert "train.txt: cannot be read (No such file or directory); is it in a folder" in errors
     write_training_text(tmp_path / "data", ["a dog", "a cat"])
     (tmp_path / "data" / "train.visual_ids").write_text("p0.jpg\n")
     status, _, errors = caption(images[0], "--nearest", tmp_path / "data")

@@ -148,7 +148,7 @@ def test_mistakes_are_one_line(trained, nearest, tmp_path):
 
     refused("the word 'zebra' is not in the dictionary of 16 words", "a zebra")
     refused("the word 'zebra' is not in", "--id", "valid2.jpg", "--minus", "zebra")
-    refused("the text '!' must have a word", "!")
+    refused("the text '!' has no word", "!")
     refused("--checkpoint: is missing", "a dog", model=None)
     refused("images.h5: no features for 'valid9'", "--id", "valid9", model=None)
     refused("--resort 2: must be --top or more", "a dog", "--resort", 2)

@@ -2,9 +2,8 @@
 
 import functools
 import hashlib
-import io
 import json
-import sys
+import os
 
 import pytest
 from toy_story_models import make_story_folder, train_stories
@@ -132,7 +131,7 @@ def test_prompts_are_generated_and_then_stories(tell, files, model):
     assert entries[0]["prompt_checkpoint"] == expected_hash
 
 
-def test_prompts_alone_are_the_same_and_can_be_given(tell, files, model, monkeypatch):
+def test_prompts_alone_are_the_same_and_can_be_given(tell, files, model, tmp_path):
     prompts = generate_prompts(model.prompt_generator, range(3), seed=2, max_words=42)
     only = ["--prompt-model", files["prompts"], "--prompts-only", "--n", 3, "--seed", 2]
     _, output, _ = tell(*only)
@@ -140,10 +139,13 @@ def test_prompts_alone_are_the_same_and_can_be_given(tell, files, model, monkeyp
     _, objects, _ = tell(*only, "--jsonl")
     tokens = tokens_of(objects)
     assert tokens == [" ".join(prompt.words) for prompt in prompts]
-    stdin = io.TextIOWrapper(io.BytesIO("".join(f"{line}\n" for line in tokens).encode()))
-    monkeypatch.setattr(sys, "stdin", stdin)
+    (tmp_path / "prompts").write_text("".join(f"{line}\n" for line in tokens))
     story = ["--checkpoint", files["story"], "--seed", 2, "--jsonl", *LENGTH]
-    _, stories, _ = tell(*story, "--prompts", "-")
+    kept = os.dup(0)
+    with open(tmp_path / "prompts") as stdin:
+        os.dup2(stdin.fileno(), 0)
+        _, stories, _ = tell(*story, "--prompts", "-")
+    os.dup2(kept, 0)
     _, expected, _ = tell(*story, *only[:2], "--n", 3)
     assert tokens_of(stories) == tokens_of(expected)
 
@@ -278,9 +280,9 @@ def test_several_hypotheses_of_a_search_are_written(tell, files, model, tmp_path
         ),
         (
             ["--checkpoint", "{story}", "--prompts", "none.txt"],
-            "--prompts none.txt: cannot be read (No",
+            "none.txt: cannot be read (No",
         ),
-        (["--checkpoint", "{story}", "--prompts", "{prompts}"], "is no UTF-8 text ("),
+        (["--checkpoint", "{story}", "--prompts", "{prompts}"], "must be UTF-8 text, but is not ("),
         (["--checkpoint", "{story}", "--prompts", "/dev/null"], "must have prompts, but is empty."),
         (["--checkpoint", "none", "--prompt", "a"], "none: no such checkpoint or folder."),
         (
@@ -416,12 +418,8 @@ class TestBestOf:
             (["--best-of", 3, "--best-by", "ranking"], "there is no other prompt: give some"),
             (["--best-of", 3, "--other-prompts", "x"], "--other-prompts: needs --best-by"),
             (
-                ["--best-of", 3, "--best-by", "score", "--other-prompts", "x"],
-                "--other-prompts: needs --best-by ranking",
-            ),
-            (
                 ["--best-of", 3, "--best-by", "ranking", "--other-prompts", "gone"],
-                "--other-prompts gone: cannot be read",
+                "gone: cannot be read",
             ),
         ],
     )

@@ -373,7 +373,7 @@ WRONG_TYPES = [
     *(("beam", value) for value in (2.5, True, "3", None)),
     *(("sampling_topk", True), ("typical_p", "0.5"), ("temperature", np.nan), ("lenpen", "1")),
     *(("allow_unk", 1), ("prefix", ["a"]), ("batch_size", 1.0), ("n", "1"), ("indices", 3)),
-    *(("indices", ["0"]), ("reading", 3), ("reading", {"pixels": 9}), ("preset", ["paper"])),
+    *(("indices", ["0"]), ("reading", {"pixels": 9}), ("preset", ["paper"])),
 ]
 
 

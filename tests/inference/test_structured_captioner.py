@@ -353,8 +353,8 @@ def test_scores_by_hand():
     [
         ({"candidates": 0}, "`candidates` must be 1 or more, but is 0 instead"),
         ({"shortest": 5, "longest": 4}, r"`longest` must be `shortest` \(5\) or more, but is 4"),
-        ({"conditions": ["image", "tags"]}, "`conditions` must be of image, words, sentences, "),
-        ({"conditions": []}, "are none instead"),
+        ({"conditions": ["image", "tags"]}, "`conditions` must be a list of image, words, "),
+        ({"conditions": []}, "`conditions` must be a list of image"),
         ({"batch_size": 0}, "`batch_size` must be 1 or more"),
     ],
 )
@@ -436,7 +436,7 @@ def test_embedders_and_captioners_take_any_number_of_inputs(trained, captioner, 
             captioner.caption(images, **{name: value})
     with pytest.raises(UserError, match=r"`canddates` is no option .* mean `candidates`"):
         captioner.caption(images, canddates=3)
-    with pytest.raises(UserError, match="`conditions` must be a list, but is 'image'"):
+    with pytest.raises(UserError, match=r"must be a list of .*, but is .image. instead"):
         captioner.caption(images, conditions="image")
 
 
