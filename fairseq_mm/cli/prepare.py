@@ -15,7 +15,8 @@ from pathlib import Path, PurePosixPath
 from types import ModuleType
 from typing import Any, NamedTuple, Optional
 
-from fairseq_mm.cli.prepare_options import FOLDER, KINDS, OWN, Kind, add_options
+from fairseq_mm.cli.arguments import flag
+from fairseq_mm.cli.prepare_options import BOUNDS, FOLDER, KINDS, OWN, Kind, add_options
 from fairseq_mm.cli.records import list_first
 from fairseq_mm.errors import UserError
 from fairseq_mm.prepare import join
@@ -160,6 +161,11 @@ def run(args: argparse.Namespace) -> Optional[int]:
     # before fairseq-preprocess, which would send its log to stdout; basicConfig works only once
     logging.basicConfig(stream=sys.stderr, level=logging.WARNING, format="%(message)s")
     logging.getLogger("fairseq_mm.prepare").setLevel(logging.INFO)
+    for name, (least, most) in BOUNDS.items():
+        value = getattr(args, name, None)
+        if value is not None and not least <= value <= (most or value):
+            bounds = f"at least {least}" if most is None else f"between {least} and {most}"
+            raise UserError(f"{flag(name)} must be {bounds}, but is {value} instead.")
     corpus = args.read(args)
     # before images are checked, so that missing images do not change the splits
     for split in ("valid", "test"):

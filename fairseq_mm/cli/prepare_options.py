@@ -98,6 +98,18 @@ OPTIONS: dict[str, tuple[str, dict[str, Any]]] = {
         {**NUMBER, "default": min(8, os.cpu_count() or 1)},
     ),
 }
+# name of an option -> its smallest and its largest value
+BOUNDS = {
+    "threshold": (1, None),
+    "source_threshold": (1, None),
+    "target_threshold": (1, None),
+    "max_words": (1, None),
+    "workers": (1, None),
+    "story_words": (0, None),
+    # transcripts have tens of unknown words; each indexed token is a row of the model's embeddings,
+    # so that a number that was mistyped would fill the memory of a training
+    "indexed_oov": (0, 100_000),
+}
 OWN = ("--valid", "--test", "--valid-size", "--test-size", "--seed")
 FOLDER = ("--output", "--overwrite")
 
@@ -264,17 +276,7 @@ def _video_writer(args: argparse.Namespace) -> VideoWriter:
     )
 
 
-# transcripts have tens of unknown words; each indexed token is a row of the model's embeddings, so
-# that a number that was mistyped would fill the memory of a training
-_MOST_INDEXED_OOV = 100_000
-
-
 def _subwords(args: argparse.Namespace) -> Subwords:
-    if not 0 <= args.indexed_oov <= _MOST_INDEXED_OOV:
-        raise UserError(
-            f"--indexed-oov must be between 0 and {_MOST_INDEXED_OOV}, each of which is a word of "
-            f"the dictionary, but is {args.indexed_oov} instead."
-        )
     if args.pretrained is None:
         return Subwords(indexed_oov=args.indexed_oov)
     subwords = Subwords.from_pretrained(args.pretrained)

@@ -66,25 +66,23 @@ def load_binarised_text(base: str, *, num_types: int, end: int) -> Any:
             raise ValueError("of no known format")
         if indexed is None or not len(text):
             return text
+        sizes, number_type = indexed
+        words = np.memmap(f"{base}.bin", mode="r", dtype=number_type)
+        greatest = int(words.max())
+        # asked of signed types only: min() reads the whole file once more
+        if number_type.kind == "i" and int(words.min()) < 0:
+            raise ValueError("it has a word number below 0")
+        # one comparison for all lines; a line without any token has no last token to look at
+        open_ended = np.flatnonzero(words[np.cumsum(sizes)[sizes > 0] - 1] != end)
+        if len(open_ended) and greatest < num_types:
+            line = int(np.flatnonzero(sizes > 0)[open_ended[0]]) + 1
+            raise ValueError(f"line {line} does not end with </s>: the two are not of one text")
     except Exception as error:  # fairseq asserts, and raises nearly anything on other files
         raise UserError(f"{damaged} ({type(error).__name__}: {error}); {remedy}") from None
-    sizes, number_type = indexed
-    words = np.memmap(f"{base}.bin", mode="r", dtype=number_type)
-    greatest = int(words.max())
-    # asked of signed types only: min() reads the whole file once more
-    if number_type.kind == "i" and int(words.min()) < 0:
-        raise UserError(f"{damaged}: it has a word number below 0; {remedy}")
     if greatest >= num_types:
         raise UserError(
             f"{base}.bin has the word number {greatest}, but the dictionary has {num_types - 4} "
             f"words and 4 symbols: it was binarised with another dictionary; {remedy}"
-        )
-    # one comparison for all lines; a line without any token has no last token to look at
-    open_ended = np.flatnonzero(words[np.cumsum(sizes)[sizes > 0] - 1] != end)
-    if len(open_ended):
-        raise UserError(
-            f"{damaged}: line {int(np.flatnonzero(sizes > 0)[open_ended[0]]) + 1} does not end "
-            f"with </s>: the two are not of one text; {remedy}"
         )
     return text
 

@@ -120,9 +120,7 @@ _WITH_OPTIONS = ("model_options", "task_options", "task_state")
 
 def read_config(folder: str) -> dict[str, Any]:
     """Read and check ``config.json`` of a model folder."""
-    path = _inner_file(folder, CONFIG_FILE)
-    if os.path.getsize(path) > _MAX_CONFIG_BYTES:
-        raise UserError(f"{path}: must have at most {_MAX_CONFIG_BYTES >> 20} MiB.")
+    path = _inner_file(folder, CONFIG_FILE, _MAX_CONFIG_BYTES)
     config = read_json(path)
     if not isinstance(config, dict) or config.get("format") != FORMAT:
         hint = ""
@@ -133,14 +131,10 @@ def read_config(folder: str) -> dict[str, Any]:
             f"not.{hint}"
         )
     version: Any = config.get("format_version")
-    if not is_count(version) or version == 0:
+    if version != FORMAT_VERSION or not is_count(version):
         raise UserError(
-            f"{path}: `format_version` must be {FORMAT_VERSION}, but is {_shown(version)}."
-        )
-    if version > FORMAT_VERSION:
-        raise UserError(
-            f"{path}: has format version {version} of a newer fairseq_mm, but this one reads "
-            f"{FORMAT_VERSION}: update it (pip install -U fairseq-mm)."
+            f"{path}: `format_version` must be {FORMAT_VERSION}, but is {_shown(version)}; a newer "
+            "fairseq_mm may read it (pip install -U fairseq-mm)."
         )
     for names, (is_right, expected) in _FIELDS.items():
         value: Any = config
@@ -176,9 +170,7 @@ def read_model_folder(path: str) -> ModelFolder:
     check_links(folder)
     config = read_config(folder)
     for name, digest in config["files"].items():
-        file = _inner_file(folder, name)
-        if os.path.getsize(file) > MAX_FILE_BYTES:
-            raise UserError(f"{file}: must have at most {MAX_FILE_BYTES >> 20} MiB.")
+        file = _inner_file(folder, name, MAX_FILE_BYTES)
         _check_digest(file, digest)
     return ModelFolder(config, _read_weights(folder, config["weights"]))
 
@@ -215,15 +207,15 @@ def _is_in_hub_cache(folder: str, target: str) -> bool:
     return any(target.startswith(store + os.sep) for store in stores)
 
 
-def _inner_file(folder: str, name: str) -> str:
-    """Return the path of a file in a folder."""
+def _inner_file(folder: str, name: str, most: int) -> str:
+    """Return the path of a file in a folder, of ``most`` bytes at most."""
     path = os.path.join(folder, name)
     try:
-        mode = os.stat(path).st_mode
+        status = os.stat(path)
     except OSError as error:
         raise UserError(f"{path}: cannot be read ({error.strerror}).") from None
-    if not stat.S_ISREG(mode):
-        raise UserError(f"{path}: must be a file, but is none.")
+    if not stat.S_ISREG(status.st_mode) or status.st_size > most:
+        raise UserError(f"{path}: must be a file of at most {most >> 20} MiB.")
     return path
 
 
@@ -239,7 +231,7 @@ def _check_digest(path: str, expected: str) -> None:
 def _read_weights(folder: str, record: Mapping[str, Any]) -> dict[str, Any]:
     """Read the state dict in ``model.safetensors``."""
     library = import_extra("safetensors.torch", extra="hub", purpose="reading a model folder")
-    path = _inner_file(folder, WEIGHTS_FILE)
+    path = _inner_file(folder, WEIGHTS_FILE, _MAX_COUNT)
     size = os.path.getsize(path)
     # before the file is hashed, which takes a second per gigabyte
     if size != record["bytes"]:

@@ -153,8 +153,6 @@ def sample_pos_sequences(counts: "Counter[str]", number: int, *, seed: int) -> l
     ``counts`` maps each sequence to its number of occurrences, to which its probability is
     proportional.
     """
-    if not counts:
-        raise UserError("there are no part-of-speech sequences of that length to draw from.")
     # sorted, because the order of `counts` depends on the order of the lines
     sequences = sorted(counts)
     totals = list(accumulate(counts[sequence] for sequence in sequences))

@@ -40,10 +40,11 @@ def read_stories(path: Union[str, Path]) -> list[Story]:
                 f'{path}:{number}: must be {{"id": ..., "prompt": "...", "hypothesis": "..."}}, '
                 f"but is {line[:60]!r}."
             )
-        if not story.story:
-            raise UserError(f"{path}:{number}: the story of {story.id!r} is empty.")
+        problem = "" if story.story else f"the story of {story.id!r} is empty"
         if story.id in stories:
-            raise UserError(f"{path}:{number}: the id {story.id!r} stands in an earlier line.")
+            problem = f"the id {story.id!r} stands in an earlier line"
+        if problem:
+            raise UserError(f"{path}:{number}: {problem}.")
         stories[story.id] = story
     if not stories:
         raise UserError(f"{path}: must have stories, but is empty.")

@@ -72,9 +72,7 @@ class Subwords:
         indexed_oov: int = 0,
         where: Optional[Mapping[str, str]] = None,
     ) -> None:
-        if kind not in KINDS:
-            raise UserError(f"`kind` of subwords must be {' or '.join(KINDS)}, but is {kind!r}.")
-        if indexed_oov < 0 or (indexed_oov and kind != "none"):
+        if indexed_oov and kind != "none":
             raise UserError(
                 f"indexed OOV tokens ({indexed_oov}) are for text in words, but subwords are "
                 f"{kind}: pieces leave no word outside the dictionary."
@@ -216,12 +214,13 @@ class Subwords:
     ) -> "Subwords":
         # folders and checkpoints keep this earlier name of indexed OOV tokens
         kind, number = description.get("kind"), description.get("numbered_unknowns", 0)
+        problem = ""
         if not isinstance(kind, str) or kind not in KINDS:
-            raise UserError(f"{source}: `kind` must be {' or '.join(KINDS)}, but is {kind!r:.60}.")
-        if not isinstance(number, int) or isinstance(number, bool) or number < 0:
-            raise UserError(
-                f"{source}: `numbered_unknowns` must be a number of tokens, but is {number!r:.60}."
-            )
+            problem = f"`kind` must be {' or '.join(KINDS)}, but is {kind!r:.60}"
+        elif not isinstance(number, int) or isinstance(number, bool) or number < 0:
+            problem = f"`numbered_unknowns` must be a number of tokens, but is {number!r:.60}"
+        if problem:
+            raise UserError(f"{source}: {problem}.")
         return cls(kind, files=files, indexed_oov=number, where=where)
 
     def save(self, folder: Union[str, os.PathLike]) -> None:

@@ -170,10 +170,13 @@ def read_dictionary_words(path: Path) -> set[str]:
     words: set[str] = set()
     for number, line in read_lines(path):
         word, _, count = line.rpartition(" ")
+        problem = ""
         if not word or not count.isdecimal():
-            raise UserError(f"{path}:{number}: must be `word count`, but is {line[:60]!r} instead.")
-        if word in words or word in (*RESERVED_TOKENS, "<unk>"):
+            problem = f"must be `word count`, but is {line[:60]!r} instead"
+        elif word in words or word in (*RESERVED_TOKENS, "<unk>"):
             what = "was given before" if word in words else "is a control symbol of fairseq"
-            raise UserError(f"{path}:{number}: {word} {what}.")
+            problem = f"{word} {what}"
+        if problem:
+            raise UserError(f"{path}:{number}: {problem}.")
         words.add(word)
     return words

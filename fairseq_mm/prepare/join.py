@@ -147,8 +147,6 @@ def _read_split(folder: Path, split: str) -> Optional[list[Example]]:
     text, ids_path = folder / "text" / f"{split}.txt", folder / f"{split}.visual_ids"
     if not text.exists() and split != "train":
         return None
-    if not ids_path.exists() and text.exists():
-        raise UserError(f"{ids_path}: no such file; text alone cannot be joined with images.")
     references_path = folder / f"{split}.references.jsonl"
     ids, references = read_visual_ids(ids_path), read_references(references_path)
     lines = [line for _, line in read_lines(text)]

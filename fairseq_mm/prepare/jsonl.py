@@ -156,8 +156,6 @@ def _parse(table: FieldTable, line: str, where: str) -> dict[str, Any]:
     for field in required:
         name = field.name
         if field.may_be_file and f"{name}_file" in entry:
-            if name in entry:
-                raise UserError(f"{where}: has both `{name}` and `{name}_file`; give one of them.")
             name = f"{name}_file"
         if name not in entry:
             raise UserError(
@@ -177,19 +175,14 @@ def _parse(table: FieldTable, line: str, where: str) -> dict[str, Any]:
 
 
 def _check_type(table: FieldTable, field: Field, value: object, where: str) -> None:
-    if not field.many:
-        if not isinstance(value, str):
-            raise UserError(
-                f"{where}: `{field.name}` must be text, but is {json.dumps(value)[:80]} instead."
-            )
-        return
     number = "" if field.length is None else f"{field.length} "
-    if not isinstance(value, list) or not all(isinstance(text, str) for text in value):
+    texts = value if field.many and isinstance(value, list) else [None if field.many else value]
+    if not all(isinstance(text, str) for text in texts):
+        expected = f"a list of {number}texts" if field.many else "text"
         raise UserError(
-            f"{where}: `{field.name}` must be a list of {number}texts, but is "
-            f"{json.dumps(value)[:80]} instead."
+            f"{where}: `{field.name}` must be {expected}, but is {json.dumps(value)[:80]} instead."
         )
-    if field.length is not None and len(value) != field.length:
+    if isinstance(value, list) and field.length is not None and len(value) != field.length:
         raise UserError(
             f"{where}: {_article(table.noun)} has {field.length} {field.name}, but this one has "
             f"{len(value)}."

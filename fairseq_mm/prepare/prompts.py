@@ -17,7 +17,6 @@ from typing import Any, Callable, ClassVar, Optional
 from fairseq_mm.data.input_files import SPLITS
 from fairseq_mm.data.split_text import LANGUAGE_MODELS, SOURCE, TARGET
 from fairseq_mm.data.story_text import NEWLINE
-from fairseq_mm.errors import UserError
 from fairseq_mm.prepare.corpus import Corpus, Example, Field, FieldTable
 from fairseq_mm.prepare.writer import FolderWriter, Vocabulary
 
@@ -71,8 +70,6 @@ class PromptWriter(FolderWriter):
         story_words: int = 1000,
         **options: Any,
     ) -> None:
-        if story_words < 0:
-            raise UserError(f"--story-words must be at least 0, but is {story_words} instead.")
         super().__init__(self._tokenize, vocabularies, **options)
         self._split_words = tokenize
         self.story_words = story_words

@@ -95,12 +95,11 @@ def split_files(pairs: list[str]) -> dict[str, Path]:
     files: dict[str, Path] = {}
     for pair in pairs:
         split, _, file = pair.partition("=")
-        if split not in SPLITS or not file:
+        if split not in SPLITS or not file or split in files:
             raise UserError(
-                f"--split-ids must be train=FILE, valid=FILE or test=FILE, but is {pair} instead."
+                "--split-ids must be train=FILE, valid=FILE or test=FILE, each once, but is "
+                f"{' '.join(pairs)} instead."
             )
-        if split in files:
-            raise UserError(f"--split-ids gives {split} twice.")
         files[split] = Path(file)
     return files
 

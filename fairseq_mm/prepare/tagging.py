@@ -37,8 +37,6 @@ def tag_folder(
         raise UserError(
             f"{folder}/text: no .txt file; is {folder} a folder made by `prepare captions`?"
         )
-    if model is not None and tagger not in (None, "spacy"):
-        raise UserError(f"--model: is of spaCy, but the tagger is {tagger}.")
     tagger = tagger or installed_tagger()
     with locked_output(folder):
         texts = {}

@@ -68,11 +68,9 @@ class Vocabulary:
 
     def __post_init__(self) -> None:
         for name in ("threshold", "max_words"):
-            value, flag = getattr(self, name), f"--{self.prefix}{name.replace('_', '-')}"
-            if value is not None and self.dictionary is not None:
+            if getattr(self, name) is not None and self.dictionary is not None:
+                flag = f"--{self.prefix}{name.replace('_', '-')}"
                 raise UserError(f"{self.dictionary} fixes the words; leave {flag} out with it.")
-            if value is not None and value < 1:
-                raise UserError(f"{flag} must be at least 1, but is {value} instead.")
         # set only now: a default must not count as an option that conflicts with a dictionary
         if self.threshold is None:
             self.threshold = self.default
@@ -150,8 +148,6 @@ class FolderWriter:
         skip_empty: bool = False,
         workers: int = 1,
     ) -> None:
-        if workers < 1:
-            raise UserError(f"--workers must be at least 1, but is {workers} instead.")
         for vocabulary in vocabularies.values():
             if vocabulary.words is not None and not self.required <= vocabulary.words:
                 raise UserError(
@@ -288,9 +284,7 @@ class FolderWriter:
             return report
 
     def _check(self, corpus: Corpus, strict: bool) -> None:
-        deviations = corpus.deviations()
-        if deviations and strict:
-            raise UserError(f"--strict: {'; '.join(deviations)}.")
+        _refuse(corpus.deviations() if strict else [])
         vocabularies = self.vocabularies.values()
         # fairseq-preprocess can make a dictionary only from training text
         if "train" not in corpus.splits and any(v.dictionary is None for v in vocabularies):
@@ -353,12 +347,12 @@ class FolderWriter:
                 noun = "" if self.table.id_is_key else f"{self.table.noun} "
                 what += f" of {noun}{example.id}"
             where = example.places.get(name, example.where)
-            if symbol is None:
-                raise UserError(f"{where}: {what} has no word: {text[:60]!r}{field.remedy}.")
-            mark = "fairseq's control symbol"
-            if symbol in self.required:
-                mark = "the separator of sentences"
-            raise UserError(f"{where}: {what} holds {mark} {symbol}, which would be read as such.")
+            problem = f"has no word: {text[:60]!r}{field.remedy}"
+            if symbol is not None:
+                is_separator = symbol in self.required
+                mark = "the separator of sentences" if is_separator else "fairseq's control symbol"
+                problem = f"holds {mark} {symbol}, which would be read as such"
+            raise UserError(f"{where}: {what} {problem}.")
         return token_lists
 
     def dictionary_name(self, side: str) -> str:
@@ -411,8 +405,7 @@ class FolderWriter:
             # published sizes include fairseq's four control symbols
             types = {name: size + 4 for name, size in sizes.items()}
             deviations = corpus.vocabulary_deviations(report["options"], types)
-            if deviations and strict:
-                raise UserError(f"--strict: {'; '.join(deviations)}.")
+            _refuse(deviations if strict else [])
             report["deviations"] += deviations
 
     def _count_unknown(
@@ -435,6 +428,11 @@ class FolderWriter:
     def check_unknown(self, side: str, split: str, counts: dict[str, int]) -> None:
         """Raise UserError if so many words are unknown that the dictionary must be a wrong one.
         Subclasses may override this method."""
+
+
+def _refuse(deviations: list[str]) -> None:
+    if deviations:
+        raise UserError(f"--strict: {'; '.join(deviations)}.")
 
 
 def json_line(entry: object) -> str:

@@ -105,10 +105,11 @@ def _select_listed(
     for split, path in lists.items():
         numbers = read_image_numbers(path)
         for number in numbers:
-            if number not in images:
-                raise UserError(f"{path}: image {number} is not in {source}.")
-            if number in listed:
-                raise UserError(f"{path}: image {number} was given before, in {listed[number]}.")
+            if number not in images or number in listed:
+                problem = f"is not in {source}"
+                if number in listed:
+                    problem = f"was given before, in {listed[number]}"
+                raise UserError(f"{path}: image {number} {problem}.")
             listed[number] = path
         splits[split] = [images[number] for number in numbers]
     return splits
@@ -126,8 +127,6 @@ def read_annotations(path: Path) -> dict[int, Example]:
             read_field(image, "id", where, int),
             read_field(image, "file_name", where),
         )
-        if image_number in images:
-            raise UserError(f"{where}: image {image_number} was given before.")
         images[image_number] = captioned_image(check_id(name, where), [], where)
     captions: dict[int, list[tuple[int, str]]] = {}
     for where, annotation in list_entries(content, path, "annotations"):
@@ -157,8 +156,6 @@ def read_image_numbers(path: Path) -> list[int]:
         )
     if path.suffix == ".json":
         content = read_json(path)
-        if not isinstance(content, list):
-            raise UserError(f"{path}: must be a JSON list of image numbers or file names.")
         entries = [(f"{path}: entry {n}", str(entry)) for n, entry in enumerate(content, 1)]
     else:
         entries = [(f"{path}:{n}", line.strip()) for n, line in read_lines(path) if line.strip()]

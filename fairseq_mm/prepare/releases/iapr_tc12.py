@@ -65,11 +65,8 @@ def read_iapr_tc12(annotations: Path, lists: dict[str, Path]) -> Corpus:
         lists: Dict from split to a file with one image per line (``00/25``, with or without
             ``.jpg``).
     """
-    paths = sorted(annotations.rglob("*.eng"))
-    if not paths:
-        raise UserError(f"{annotations}: no annotation files (*.eng) found in this folder.")
     items: dict[str, Example] = {}
-    for path in paths:
+    for path in sorted(annotations.rglob("*.eng")):
         image, description = read_description(path)
         key = check_id(_image_name(image), str(path))
         if key in items:
