@@ -183,9 +183,7 @@ def test_states_that_are_none_are_refused(subwords):
         Subwords.from_state({**subwords.to_state(), "files": {"vocab.bpe": "%"}})
 
 
-def test_missing_files_and_kinds_are_refused():
-    with pytest.raises(UserError, match="`kind` of subwords must be none or gpt2"):
-        Subwords("bpe")
+def test_missing_files_are_refused():
     with pytest.raises(UserError, match=r"gpt2 need vocab\.bpe, which is missing"):
         Subwords("gpt2", files={"encoder.json": b"{}"})
     with pytest.raises(UserError, match=r"indexed OOV tokens \(3\) are for text in words"):

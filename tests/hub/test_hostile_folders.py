@@ -57,7 +57,11 @@ def refusal(folder):
     ("names", "value", "message"),
     [
         (("format",), "bart", "must have `format` 'fairseq_mm'"),
-        (("format_version",), 2, "has format version 2 of a newer fairseq_mm, but this one reads"),
+        (
+            ("format_version",),
+            2,
+            "`format_version` must be 1, but is 2; a newer fairseq_mm may read it",
+        ),
         (("format_version",), 0, "`format_version` must be 1, but is 0"),
         (
             ("architecture",),
@@ -135,7 +139,7 @@ def test_text_that_is_no_config_is_refused(own):
         assert message in refusal(own)
     with (own / "config.json").open("wb") as file:
         file.truncate(1 << 40)  # a file of zeros that takes no space
-    assert "config.json: must have at most 16 MiB" in refusal(own)
+    assert "config.json: must be a file of at most 16 MiB" in refusal(own)
     (own / "config.json").unlink()
     assert "config.json: cannot be read (No such file or directory)" in refusal(own)
 
@@ -263,10 +267,10 @@ def test_devices_and_pipes_are_not_opened(own):
         if name == "model.safetensors":
             # no folder with weights: nothing is taken for a checkpoint
             assert "nor model.safetensors" in refusal(own)
-            with pytest.raises(UserError, match="must be a file, but is none"):
+            with pytest.raises(UserError, match="must be a file of at most"):
                 read_model_folder(str(own))
         else:
-            assert f"{name}: must be a file, but is none" in refusal(own)
+            assert f"{name}: must be a file of at most" in refusal(own)
         (own / name).unlink()
         os.rename(own / "kept", own / name)
 

@@ -92,13 +92,11 @@ def test_files_can_be_given_by_split(prepare, data, tmp_path):
             ["--dictionary", "d.txt", "--threshold", "2"],
             "d.txt fixes the words; leave --th",
         ),
-        (["--dictionary", "d.txt"], "d.txt: cannot be read (No such file or directory)."),
         (["--threshold", "0"], "--threshold must be at least 1, but is 0 instead."),
         (["--threshold", "99"], "no word occurs 99 times or more in the training captions"),
         (["--tokenizer", "m_rnn", "--keep-case"], "--tokenizer m_rnn has its own rules"),
         (["--tokenizer", "ptb", "--keep-punctuation"], "--tokenizer ptb has its own rules"),
         (["--valid-size", "7"], "--valid-size must be between 1 and 6"),
-        (["--valid", "none.jsonl"], "none.jsonl: cannot be read"),
     ],
 )
 def test_a_mistake_is_one_line_and_status_2(prepare, tmp_path, options, message):

@@ -76,19 +76,6 @@ def test_text_that_is_split_already_is_left_alone(prepare, data, tmp_path):
     assert (text / "train.wp_target").read_text() == "a. <newline> < /s > b\n"
 
 
-def test_dictionaries_of_another_folder_fit(prepare, data, tmp_path):
-    assert prepare("--source-threshold", 2, "--target-threshold", 2)[0] == 0
-    (tmp_path / "out").rename(tmp_path / "first")
-    first = tmp_path / "first"
-    options = [
-        f"--{side}-dictionary={first / f'dict.wp_{side}.txt'}" for side in ("source", "target")
-    ]
-    data.write_text('{"prompt": "A new cat", "story": "He said so"}\n')
-    assert prepare(*options)[0] == 0
-    for name in ("dict.wp_source.txt", "dict.wp_target.txt", "stories/dict.txt"):
-        assert (tmp_path / "out" / name).read_bytes() == (first / name).read_bytes()
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -96,14 +83,10 @@ def test_dictionaries_of_another_folder_fit(prepare, data, tmp_path):
             ["--source-dictionary", "d.txt", "--source-threshold", "2"],
             "d.txt fixes the words; leave --source-threshold out with it.",
         ),
-        (["--target-dictionary", "d.txt"], "d.txt: cannot be read (No such file or directory)."),
         (["--source-threshold", "0"], "--source-threshold must be at least 1, but is 0 instead."),
-        (["--target-threshold", "-3"], "--target-threshold must be at least 1, but is -3 instead."),
         (["--story-words", "-1"], "--story-words must be at least 0, but is -1 instead."),
-        (["--workers", "0"], "--workers must be at least 1, but is 0 instead."),
         (["--valid-size", "6"], "--valid-size must be between 1 and 5 (of 6 training prompts one"),
         ([], "no word occurs 10 times or more in the training prompts; give a smaller --source-th"),
-        (["--valid", "none.jsonl"], "none.jsonl: cannot be read"),
     ],
 )
 def test_a_mistake_is_one_line_and_status_2(prepare, tmp_path, options, message):

@@ -122,32 +122,12 @@ def test_stories_with_an_empty_sentence_are_refused(prepare, data):
     assert f"{data}:7: sentence 2 of story 7 has no word: ''." in err
 
 
-@pytest.mark.parametrize("number", [4, 6])
-@pytest.mark.parametrize("field", ["images", "sentences"])
-def test_a_story_of_another_length_is_one_line(prepare, data, field, number):
-    entry = {"images": list("abcde"), "sentences": list("abcde")}
-    entry[field] = list("abcdef")[:number]
-    data.write_text(data.read_text() + json.dumps(entry) + "\n")
-    status, out, err = prepare("--threshold", 1)
-    assert (status, out) == (2, "")
-    assert err == (
-        f"fairseq-mm prepare: {data}:7: a story has 5 {field}, but this one has {number}.\n"
-    )
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (
-            ["--dictionary", "d.txt", "--threshold", "2"],
-            "d.txt fixes the words; leave --th",
-        ),
-        (["--dictionary", "d.txt"], "d.txt: cannot be read (No such file or directory)."),
-        (["--threshold", "0"], "--threshold must be at least 1, but is 0 instead."),
         (["--valid-size", "3"], "--valid-size must be between 1 and 2 (of 3 training albums"),
         (["--threshold", "25"], "no word or not even <sent> occurs 25 times or more in the tr"),
         (["--missing", "drop"], "--missing needs --features, or --images, to say what"),
-        (["--test", "none.jsonl"], "none.jsonl: cannot be read"),
         (["--features", "none.h5"], "none.h5: feature store not found."),
     ],
 )
@@ -156,11 +136,3 @@ def test_a_mistake_is_one_line_and_status_2(prepare, tmp_path, options, message)
     assert (status, out) == (2, "")
     assert err.splitlines()[-1].startswith(f"fairseq-mm prepare: {message}")
     assert not (tmp_path / "out").exists()
-
-
-def test_a_dictionary_of_another_folder_fits(prepare, data, tmp_path):
-    assert prepare("--threshold", 4)[0] == 0
-    (tmp_path / "out").rename(tmp_path / "first")
-    dictionary = tmp_path / "first" / "dict.txt"
-    assert prepare("--dictionary", dictionary)[0] == 0
-    assert (tmp_path / "out" / "dict.txt").read_bytes() == dictionary.read_bytes()

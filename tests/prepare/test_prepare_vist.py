@@ -86,15 +86,6 @@ def test_the_release_becomes_a_data_folder(prepare, tmp_path):
     )
 
 
-def test_a_part_of_the_release_is_refused_when_strict(prepare, tmp_path):
-    status, out, err = prepare("--strict")
-    assert (status, out) == (2, "")
-    assert err.startswith(
-        "fairseq-mm prepare: --strict: train: 3 stories found, 40,155 expected (vi"
-    )
-    assert not (tmp_path / "out").exists()
-
-
 @pytest.fixture
 def images(tmp_path):
     """All but 23 and 40 to 44; 34 lies in an archive."""
@@ -188,7 +179,6 @@ def test_descriptions_take_the_stores_keys_too(prepare, store, tmp_path):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--threshold", "99"], "no word or not even <sent> occurs 99 times or more in the tra"),
         (["--missing", "keep"], "--missing needs --features, or --images, to say"),
         (["--images", "nowhere"], "nowhere: no such file or folder."),
     ],
@@ -208,14 +198,6 @@ def test_without_training_data_a_dictionary_is_needed(prepare, release, tmp_path
     assert "without them --dictionary must give the words." in err
     (tmp_path / "dict.txt").write_text("was 9\n<sent> 4\n")
     assert prepare("--tier", tier, "--dictionary", tmp_path / "dict.txt")[0] == 0
-
-
-def test_a_description_of_a_missing_image_can_be_refused(prepare, store, release):
-    options = ["--tier", "description-in-isolation", "--features", store, "--missing", "refuse"]
-    status, _, err = prepare(*options)
-    assert status == 2
-    path = release / "train.description-in-isolation.json"
-    assert f"{path}: annotations[10]: image 24 is missing (not in the feature store); of" in err
 
 
 def test_the_small_release_becomes_a_data_folder(run_command, shared_data, tmp_path):

@@ -52,21 +52,6 @@ def test_mean_lengths_are_of_whole_stories(prepare, release):
     assert "on average 6.0 words a prompt, 4.0 a story before the cut (16 words)" in out
 
 
-def test_a_part_of_the_release_is_refused_when_strict(prepare, release):
-    status, out, err = prepare(*THRESHOLDS, "--strict")
-    assert (status, out) == (2, "")
-    assert err.startswith("fairseq-mm prepare: --strict: train: 4 pairs found, 272,600 expe")
-    assert not (release / "out").exists()
-
-
-def test_unpaired_lines_are_refused(prepare, release):
-    with open(release / "valid.wp_target", "a") as file:
-        file.write("one more\n")
-    status, _, err = prepare(*THRESHOLDS)
-    assert status == 2
-    assert "valid.wp_source has 2 lines and" in err
-
-
 def test_an_interruption_is_one_line(prepare, release, monkeypatch):
     from fairseq_mm.prepare import writer
 

@@ -103,7 +103,6 @@ def test_files_and_lists_must_be_those_of_the_division(official, tmp_path):
         ("v.txt", "42\n133\n", r"t.txt: image 133 was given before, in .*v.txt"),
         ("v.txt", "dog.jpg\n", r'v.txt:1: must be an image number or .* but is "dog.jpg" instead'),
         ("v.txt", "9" * 6000, r"v.txt:1: must be an image number"),
-        ("v.json", "{}", r"v.json: must be a JSON list of image numbers"),
         ("v.npy", "\x93NUMPY", r"v.npy: is a pickle, which may run anything"),
     ],
 )
@@ -119,7 +118,6 @@ def test_a_bad_list_of_images_is_refused(official, tmp_path, name, content, mess
     [
         (lambda c: c.pop("images"), "`images` must be a list, but is missing"),
         (lambda c: c["images"][1].pop("file_name"), r"images\[1\]: `file_name` must be text"),
-        (lambda c: c["images"].append(c["images"][0]), r"images\[3\]: image 25 was given before"),
         (lambda c: c["annotations"][2].pop("id"), r"annotations\[2\]: `id` must be a whole number"),
         (lambda c: c["annotations"][0].update(image_id=5), r"annotations\[0\]: image 5 is not in"),
         (

@@ -69,8 +69,6 @@ def test_several_sets_make_a_split(tmp_path):
     message = r"tran\.tok\.txt:1: video d was given before, at .*no two of the sets may have"
     with pytest.raises(UserError, match=message):
         read_how2(tmp_path, {"train": ["sum_train"], "test": ["sum_train"]})
-    with pytest.raises(UserError, match="name the sets of a split at least"):
-        read_how2(tmp_path, {"train": []})
 
 
 def test_sets_that_are_incomplete_are_refused(tmp_path):
@@ -92,18 +90,11 @@ def test_sets_that_are_incomplete_are_refused(tmp_path):
     with pytest.raises(UserError, match=r"tr_desc_text\.txt: cannot be read"):
         read()
     for side in ("tran_text", "desc_text", "action"):
-        (folder / f"tr_{side}.txt").write_text("")
-    with pytest.raises(UserError, match=r"tr_tran_text\.txt: must have a transcript a line"):
-        read()
-    for side in ("tran_text", "desc_text", "action"):
         (folder / f"tr_{side}.txt").write_text("a\n")
     with pytest.raises(UserError, match=r"action\.txt:1: must be the path of a file VIDEO\.npy"):
         read()
     (folder / "tran.tok.txt").write_text("a b\na c\n")
     with pytest.raises(UserError, match=r"tok\.txt:2: video a was given before, at .*:1"):
-        read()
-    (folder / "tran.tok.txt").write_text("\n")
-    with pytest.raises(UserError, match=r"tran\.tok\.txt: must have lines `VIDEO word"):
         read()
 
 

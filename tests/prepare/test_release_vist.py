@@ -152,11 +152,3 @@ def test_a_folder_without_the_tiers_files_is_refused(release):
     message = r"none of train.description-in-isolation.json, val.desc.*json found in this folder"
     with pytest.raises(UserError, match=message):
         read_vist_descriptions(folder)
-
-
-def test_the_small_release_is_read_whole(shared_data):
-    corpus = read_vist_stories(shared_data("vist_mini"))
-    assert {split: len(stories) for split, stories in corpus.splits.items()} == {
-        "train": 2802, "valid": 365,
-    }  # fmt: skip
-    assert corpus.exceptions == {}

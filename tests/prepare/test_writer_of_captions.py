@@ -10,7 +10,7 @@ import pytest
 
 from fairseq_mm.cli.main import main
 from fairseq_mm.errors import UserError
-from fairseq_mm.prepare import data_folder, writer
+from fairseq_mm.prepare import data_folder
 from fairseq_mm.prepare.captions import TABLE, CaptionWriter, captioned_image
 from fairseq_mm.prepare.corpus import Corpus
 from fairseq_mm.prepare.writer import Vocabulary
@@ -124,12 +124,6 @@ def test_the_printed_command_makes_the_same_files(tmp_path):
         )
 
 
-def test_prepared_data_is_not_replaced_unasked(tmp_path):
-    write(example(), tmp_path / "out")
-    with pytest.raises(UserError, match=r"--output .*out: has prepared data already \(dict.txt\)"):
-        write(example(), tmp_path / "out")
-
-
 def test_overwriting_replaces_prepared_files_and_no_others(tmp_path):
     out = tmp_path / "out"
     write(example(), out)
@@ -155,49 +149,6 @@ def test_data_of_another_kind_is_not_overwritten(tmp_path):
     (out / "prepare.json").write_text('{"kind": "prompts"}')
     with pytest.raises(UserError, match=r"out: holds prepared prompts, and captions would stand"):
         write(example(), out, overwrite=True)
-
-
-def test_a_folder_with_features_alone_is_filled(tmp_path):
-    out = tmp_path / "out"
-    out.mkdir()
-    (out / "features.h5").write_text("took hours")
-    write(example(), out)
-    assert "features.h5" in files_in(out)
-    assert "train.bin" in files_in(out)
-
-
-@pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt])
-def test_an_interrupted_run_leaves_nothing_and_keeps_what_was(tmp_path, monkeypatch, error):
-    def fail(arguments):
-        raise error
-
-    out = tmp_path / "out"
-    write(example(), out)
-    before = {name: (out / name).read_bytes() for name in files_in(out)}
-    monkeypatch.setattr(writer, "run_preprocess", fail)
-    with pytest.raises(error):
-        write(corpus(train=[["a bird"]]), out, overwrite=True)
-    with pytest.raises(error):
-        write(example(), tmp_path / "new")
-    assert {name: (out / name).read_bytes() for name in files_in(out)} == before
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["out"]
-
-
-def test_what_a_killed_run_left_is_cleared(tmp_path):
-    out = tmp_path / "out"
-    partial = out / ".partial"
-    (partial / "text").mkdir(parents=True)
-    (partial / "text" / "test.txt").write_text("half a li")
-    (out / "lock").touch()
-    write(example(), out)
-    assert not {"text/test.txt", "lock"} & set(files_in(out))
-    assert not partial.exists()
-
-
-def test_a_folder_of_somebody_else_beside_the_output_stays(tmp_path):
-    write(example(), tmp_path / "out.partial")
-    write(example(), tmp_path / "out")
-    assert "train.bin" in files_in(tmp_path / "out.partial")
 
 
 def test_the_current_folder_can_be_the_output(tmp_path, monkeypatch):

@@ -216,19 +216,6 @@ def test_an_unknown_word_in_the_text_is_no_mistake(tmp_path):
     assert report["counts"]["train"]["unknown_story_words"] == 1
 
 
-@pytest.mark.parametrize(("side", "half"), [("source", "prompts"), ("target", "stories")])
-def test_a_threshold_that_leaves_no_word_is_refused(tmp_path, side, half):
-    message = f"no word occurs 99 times or more in the training {half}; give a smaller --{side}-t"
-    with pytest.raises(UserError, match=message):
-        write(EXAMPLE, tmp_path / "out", **{f"{side}_threshold": 99})
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_a_split_of_which_nothing_is_left_is_refused(tmp_path):
-    with pytest.raises(UserError, match=r"data.jsonl: no pairs are left for valid"):
-        write({"train": [("a", "b")], "valid": [("", "")]}, tmp_path / "out", skip_empty=True)
-
-
 def test_vocabularies_of_other_sizes_are_reported_and_refused_when_strict(tmp_path):
     seen = []
 

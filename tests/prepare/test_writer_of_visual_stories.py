@@ -152,7 +152,6 @@ def test_stories_with_an_empty_sentence_are_refused_or_left_out(tmp_path):
     [
         ("a <sent> b", r"jsonl:7: sentence 2 of story 7 holds the separator of sentences <sent>"),
         ("a </s>", r"jsonl:7: sentence 2 of story 7 holds fairseq's control symbol </s>, which"),
-        ("<pad> b", r"holds fairseq's control symbol <pad>, which would be read as such"),
     ],
 )
 def test_a_symbol_inside_a_sentence_is_refused(tmp_path, sentence, message):
@@ -189,10 +188,3 @@ def test_a_dictionary_can_be_given_if_it_has_the_separator(tmp_path):
     assert (tmp_path / "out" / "dict.txt").read_text() == "b 7\n<sent> 1\n"
     assert report["counts"]["valid"]["unknown"] == 5
     assert report["options"]["threshold"] is None
-
-
-def test_a_split_of_which_nothing_is_left_is_refused(tmp_path):
-    corpus = example()
-    corpus.splits["valid"] = [story("5", "k l m n o", *["a"] * 4, "")]
-    with pytest.raises(UserError, match=r"data.jsonl: no stories are left for valid"):
-        write(corpus, tmp_path / "out", skip_empty=True)

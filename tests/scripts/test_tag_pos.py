@@ -49,5 +49,3 @@ def test_mistakes_are_one_line_each(tag, tmp_path):
     status, _, err = tag(tmp_path, "--tagger", "rules")
     assert status == 2
     assert "train.txt:1: must be UTF-8 text" in err
-    status, _, err = tag(tmp_path, "--tagger", "rules", "--model", "x")
-    assert (status, err) == (2, "tag_pos.py: --model: is of spaCy, but the tagger is rules.\n")
