@@ -9,6 +9,10 @@ if [ -n "${WORLD_SIZE:-}" ] && [ "$WORLD_SIZE" != "$GPUS" ]; then
     echo "GPUS must be the number of processes that were started, $WORLD_SIZE, but is $GPUS." >&2
     exit 2
 fi
+# without a GPU, and without instructions for bfloat16, float32 is many times faster than --bf16
+if ! nvidia-smi -L > /dev/null 2>&1 && ! grep -qE 'avx512_bf16|amx_bf16' "${CPUINFO:-/proc/cpuinfo}"; then
+    for word; do shift; [ "$word" = --bf16 ] || set -- "$@" "$word"; done
+fi
 # further options of fairseq-train: of the visible GPUs no more than these
 PROCESSES=(--distributed-world-size "$GPUS")
 

@@ -23,6 +23,16 @@ def test_any_number_of_gpus_gives_the_same_batch(run_recipe, recipe):
         assert gpus * args.batch_size == 128
 
 
+@pytest.mark.parametrize("flags, is_left", [("amx_bf16", True), ("avx2", False)])
+def test_bfloat16_is_chosen_by_the_processor(run_recipe, tmp_path, flags, is_left):
+    cpuinfo = tmp_path / "cpuinfo"
+    cpuinfo.write_text(f"flags : {flags}\n")
+    words = ("data", "saved", "m_rnn", "--bf16", "--lr", "a b")
+    (call,) = run_recipe(EXAMPLE, "train_m_rnn", *words, CPUINFO=str(cpuinfo))
+    assert call[-2:] == ["--lr", "a b"]
+    assert ("--bf16" in call) is is_left
+
+
 def test_rewards_train_a_checkpoint_on(run_recipe):
     for gpus in (1, 2, 16):
         (call,) = run_recipe(
