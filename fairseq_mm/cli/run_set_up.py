@@ -35,7 +35,7 @@ def register_quietly() -> None:
 
     # a program that calls `main` may use the deferred modules itself
     if is_program and "fairseq" not in sys.modules:
-        deferred_imports.enable()
+        deferred_imports.is_enabled = True
         # hydra comes with fairseq, whose absence is reported below
         with contextlib.suppress(ImportError):
             from hydra.core.config_store import ConfigStore

@@ -10,9 +10,10 @@ fairseq 0.12.2 on Python 3.10 with PyTorch 2.6.
 from fairseq_mm.compat import repairs  # noqa: F401  (hands its table to activation)
 from fairseq_mm.compat.activation import activate, apply
 from fairseq_mm.compat.command_line import check_hydra_recipe
-from fairseq_mm.compat.compilation import compile_model, explaining_failed_compilation
 from fairseq_mm.compat.loading import load_torch_file
 from fairseq_mm.compat.pytorch import (
+    compile_model,
+    explaining_failed_compilation,
     float32_by_default,
     is_out_of_memory,
     without_cudnn_attention,

@@ -1,8 +1,7 @@
 """Applies the repairs of fairseq, and remembers which repairs this process has applied.
 
-The table of all repairs, :mod:`.repairs`, imports the modules that implement them and calls
-:func:`use_table`. Some of these modules must apply all repairs. They import this module instead of
-the table, which avoids a cycle of imports.
+:mod:`.repairs` imports the modules that implement the repairs, and sets ``table``. Some of these
+modules must apply all repairs. They import this module instead, which avoids a cycle of imports.
 """
 
 import enum
@@ -10,6 +9,8 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Optional
+
+from fairseq_mm.compat.fairseq import check_fairseq
 
 # environment variable that switches every repair off, except safe loading
 LEFT_OUT_BY = "FAIRSEQ_MM_NO_REPAIRS"
@@ -46,21 +47,9 @@ class Repair:
     has_defect: Optional[Callable[[], bool]] = None
 
 
-_table: tuple[Repair, ...] = ()
-_check_host: Optional[Callable[[], None]] = None
+table: tuple[Repair, ...] = ()  # in the order in which to apply them
 _applied: list[Repair] = []
 _are_done: set[Scope] = set()
-
-
-def use_table(repairs: tuple[Repair, ...], *, check_host: Callable[[], None]) -> None:
-    """Set the repairs that :func:`apply` and :func:`activate` apply.
-
-    Args:
-        repairs: All repairs, in the order in which to apply them.
-        check_host: Function that raises ImportError if fairseq cannot be imported.
-    """
-    global _table, _check_host
-    _table, _check_host = repairs, check_host
 
 
 def apply() -> None:
@@ -73,8 +62,7 @@ def apply() -> None:
         ImportError: if fairseq is missing or cannot be imported; the message says what to install.
     """
     # before any repair imports fairseq, for a message that says what to install
-    assert _check_host is not None  # the package fairseq_mm.compat imports the table
-    _check_host()
+    check_fairseq()
     _apply(Scope.SAFE_LOADING)
     if are_wanted():
         _apply(Scope.INSTALLED)
@@ -113,7 +101,7 @@ def _apply(when: Scope) -> None:
     if when in _are_done:
         return
     _are_done.add(when)
-    for repair in _table:
+    for repair in table:
         if repair.scope is when and (repair.has_defect is None or repair.has_defect()):
             repair.apply()
             _applied.append(repair)

@@ -42,7 +42,12 @@ def watch_parsed_options() -> None:
             is_sampling = getattr(arguments, "sampling", False)
             if is_sampling and not any(x.partition("=")[0] == "--beam" for x in words):
                 arguments.beam = arguments.nbest
-            check_sampling(arguments)
+            if is_sampling and arguments.nbest != arguments.beam:
+                beam, nbest = arguments.beam, arguments.nbest
+                raise UserError(
+                    f"--sampling draws --beam texts and prints --nbest, but --beam is {beam} and "
+                    f"--nbest is {nbest}: give --beam {nbest} or --nbest {beam}."
+                )
             if hasattr(arguments, "nbest"):
                 # fairseq-generate reads the options of a training instead
                 arguments.distributed_world_size = arguments.num_shards
@@ -50,15 +55,6 @@ def watch_parsed_options() -> None:
         return parsed
 
     options.parse_args_and_arch = parse_args_and_arch
-
-
-def check_sampling(options: Any) -> None:
-    """Refuse options of generation with which fairseq's sampling ends in a traceback."""
-    if getattr(options, "sampling", False) and options.nbest != options.beam:
-        raise UserError(
-            f"--sampling draws --beam texts and prints --nbest, but --beam is {options.beam} and "
-            f"--nbest is {options.nbest}: give --beam {options.nbest} or --nbest {options.beam}."
-        )
 
 
 def watch_commands() -> None:
@@ -146,6 +142,7 @@ def check_hydra_recipe() -> None:
     Without this check, ``fairseq-hydra-train`` would use fairseq's defaults for them: without
     ``checkpoint.finetune_from_model``, it would train from random weights.
     """
+    from hydra.core.global_hydra import GlobalHydra
     from hydra.core.hydra_config import HydraConfig
     from omegaconf import OmegaConf
 
@@ -160,7 +157,14 @@ def check_hydra_recipe() -> None:
         if value != _MISSING
     }
     # the merged config shows nothing: fairseq's defaults have replaced ??? in it
-    recipe = _recipe_file(str(run.job.config_name))
+    name = str(run.job.config_name).removesuffix(".yaml")
+    folders = [
+        source.path
+        for source in GlobalHydra.instance().config_loader().get_sources()
+        if source.scheme() == "file"
+    ]
+    files = (os.path.join(folder, f"{name}.yaml") for folder in folders)
+    recipe = next(filter(os.path.isfile, files), None)
     content = OmegaConf.to_container(OmegaConf.load(recipe)) if recipe else {}
     missing = [
         key
@@ -172,16 +176,6 @@ def check_hydra_recipe() -> None:
             f"{recipe}: {', '.join(missing)} must be given on the command line, such as "
             f"{missing[0]}=..."
         )
-
-
-def _recipe_file(name: str) -> str:
-    from hydra.core.global_hydra import GlobalHydra
-
-    for source in GlobalHydra.instance().config_loader().get_sources():
-        file = os.path.join(source.path, name if name.endswith(".yaml") else f"{name}.yaml")
-        if source.scheme() == "file" and os.path.isfile(file):
-            return file
-    return ""
 
 
 def _missing_keys(section: Any, prefix: str) -> Iterator[str]:

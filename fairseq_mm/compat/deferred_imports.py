@@ -22,13 +22,7 @@ OF_FAIRSEQ = (
 OF_TORCHVISION = ("torch._dynamo", "torch._dynamo.utils")
 
 # only fairseq-mm switches it on: a library must not change the imports of its program
-_enabled = False
-
-
-def enable() -> None:
-    """Let :func:`deferred` defer imports; until this call, it does nothing."""
-    global _enabled
-    _enabled = True
+is_enabled = False
 
 
 def defer_configs(config_store: Any) -> None:
@@ -101,13 +95,13 @@ class _Placeholder(ModuleType):
 def deferred(names: tuple[str, ...]) -> Iterator[None]:
     """Put placeholders for modules into ``sys.modules`` inside the context.
 
-    Nothing is done before :func:`enable`, or if one of the modules is loaded already.
+    Nothing is done unless ``is_enabled`` is set, or if one of the modules is loaded already.
 
     Args:
         names: Names of the modules; a package must come before its submodules.
     """
     placed = {}
-    if _enabled and not any(name in sys.modules for name in names):
+    if is_enabled and not any(name in sys.modules for name in names):
         placed = {name: _Placeholder(name) for name in names}
     sys.modules.update(placed)
     try:

@@ -86,10 +86,6 @@ def _quiet_import() -> Iterator[None]:
         root.setLevel(level)
 
 
-def is_command() -> bool:
-    return "fairseq_cli" in sys.modules
-
-
 def quiet_commands() -> None:
     """Undo the log configuration of fairseq's import, and hide warnings that fairseq causes."""
     root = logging.getLogger()
@@ -171,12 +167,6 @@ def repair_beams_in_training() -> None:
 
     MultiheadAttention.forward = forward_of_beams
     EnsembleModel.set_decoder_beam_size = set_every_beam_size
-
-
-def numpy_lacks_compat() -> bool:
-    import numpy as np
-
-    return not hasattr(np, "compat")
 
 
 def repair_token_blocks() -> None:

@@ -21,7 +21,7 @@ import numpy as np
 
 from fairseq_mm.compat import activation
 from fairseq_mm.compat.scope import names_ours
-from fairseq_mm.errors import UserError, WeightsError, is_user_error
+from fairseq_mm.errors import UserError, WeightsError, find_message
 
 # modules of fairseq that read files which a user, or the options of a checkpoint, name
 LOADING = (
@@ -110,18 +110,12 @@ def load_torch_file(file: Any, map_location: Any = "cpu") -> Any:
         raise
     except Exception as error:  # torch raises nearly anything on other files
         name = file if isinstance(file, (str, os.PathLike)) else getattr(file, "name", "checkpoint")
-        raise UserError(
-            f"{name}: cannot be loaded safely (with weights only): {_refusal(error)}."
-        ) from None
-
-
-def _refusal(error: Exception) -> str:
-    text = str(error)
-    match = re.search(r"GLOBAL (\S+)", text)
-    if match:
-        return f"it asks for {match[1]}, which is no plain value"
-    lines = text.rpartition("WeightsUnpickler error: ")[2].strip().splitlines()
-    return lines[0][:300].rstrip(".") if lines else type(error).__name__
+        match = re.search(r"GLOBAL (\S+)", str(error))
+        lines = str(error).rpartition("WeightsUnpickler error: ")[2].strip().splitlines()
+        reason = lines[0][:300].rstrip(".") if lines else type(error).__name__
+        if match:
+            reason = f"it asks for {match[1]}, which is no plain value"
+        raise UserError(f"{name}: cannot be loaded safely (with weights only): {reason}.") from None
 
 
 def guard_loading() -> None:
@@ -202,7 +196,7 @@ def named_failures(
     except (UserError, OSError):
         raise
     except Exception as error:
-        if is_user_error(error):
+        if find_message(error) is not None:
             raise
         raise UserError(f"{path}: {what}: {type(error).__name__}: {str(error)[:500]}") from error
 

@@ -4,19 +4,22 @@
 with the attributes of fairseq that change when all repairs are applied.
 """
 
+import sys
+
+import numpy as np
+
 from fairseq_mm import errors
 from fairseq_mm.compat import (
+    activation,
     command_line,
     fairseq,
-    half_precision,
     literals,
     loading,
-    resuming,
     scope,
     stopping,
     training,
 )
-from fairseq_mm.compat.activation import Repair, Scope, use_table
+from fairseq_mm.compat.activation import Repair, Scope
 
 REPAIRS: tuple[Repair, ...] = (
     Repair(
@@ -59,7 +62,7 @@ REPAIRS: tuple[Repair, ...] = (
         Scope.INSTALLED,
         "--sample-break-mode eos and --num-batch-buckets end in AttributeError with numpy 2.",
         "fairseq no longer reads numpy.compat.",
-        fairseq.numpy_lacks_compat,
+        lambda: not hasattr(np, "compat"),
     ),
     Repair(
         fairseq.quiet_commands,
@@ -69,7 +72,7 @@ REPAIRS: tuple[Repair, ...] = (
         "settings of its search. In fairseq's commands, deprecated functions warn, and pinned "
         "memory at each iteration; FAIRSEQ_MM_VERBOSE=1 shows the warnings.",
         "fairseq configures no log when it is imported.",
-        fairseq.is_command,
+        lambda: "fairseq_cli" in sys.modules,
     ),
     Repair(
         command_line.watch_parsed_options,
@@ -134,7 +137,7 @@ REPAIRS: tuple[Repair, ...] = (
         "fairseq ends the workers of an epoch before it starts the next.",
     ),
     Repair(
-        half_precision.save_float32_weights,
+        training.save_float32_weights,
         (
             "fairseq.trainer.Trainer.state_dict",
             "fairseq.optim.fp16_optimizer.FP16Optimizer.load_state_dict",
@@ -159,15 +162,14 @@ REPAIRS: tuple[Repair, ...] = (
         "fairseq uses the gradients' device.",
     ),
     Repair(
-        resuming.repair_writing_of_checkpoints,
+        stopping.repair_writing_of_checkpoints,
         ("fairseq.file_io.PathManager.copy", "fairseq.file_io.PathManager.rename"),
         Scope.OURS,
         "A kill leaves checkpoint_last.pt or checkpoint_best.pt cut off.",
         "fairseq copies under a temporary name.",
-        resuming.copies_in_place,
     ),
     Repair(
-        resuming.hook_loaded_states,
+        stopping.hook_loaded_states,
         (
             "fairseq.checkpoint_utils.load_checkpoint_to_cpu",
             "fairseq.trainer.Trainer.load_checkpoint",
@@ -192,4 +194,4 @@ REPAIRS: tuple[Repair, ...] = (
     ),
 )
 
-use_table(REPAIRS, check_host=fairseq.check_fairseq)
+activation.table = REPAIRS

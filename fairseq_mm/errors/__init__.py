@@ -55,7 +55,7 @@ def first_line(error: BaseException) -> str:
     return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
 
 
-def _find_message(error: Optional[BaseException]) -> Optional[str]:
+def find_message(error: Optional[BaseException]) -> Optional[str]:
     """Return the message if ``error`` is, or was caused by, a :class:`UserError`; else None."""
     # fairseq wraps any error that occurs while a checkpoint loads, and a worker process sends the
     # traceback as text
@@ -74,11 +74,6 @@ def _find_message(error: Optional[BaseException]) -> Optional[str]:
     return None
 
 
-def is_user_error(error: BaseException) -> bool:
-    """Return True if ``error`` is, or was caused by, a :class:`UserError`."""
-    return _find_message(error) is not None
-
-
 def report_on_exit() -> None:
     """Make the process end with one line and exit status 2 after an uncaught :class:`UserError`.
 
@@ -89,7 +84,7 @@ def report_on_exit() -> None:
     def hook(
         kind: type[BaseException], error: BaseException, traceback: Optional[TracebackType]
     ) -> None:
-        message = _find_message(error)
+        message = find_message(error)
         if isinstance(error, KeyboardInterrupt):
             print("interrupted", file=sys.stderr)
             raise SystemExit(130)

@@ -38,7 +38,7 @@ def test_the_command_imports_them_when_they_are_called():
 
 
 def test_names_are_looked_up_when_they_are_called(monkeypatch):
-    monkeypatch.setattr("fairseq_mm.compat.deferred_imports._enabled", True)
+    monkeypatch.setattr("fairseq_mm.compat.deferred_imports.is_enabled", True)
     for name in ("wsgiref", "wsgiref.util"):
         monkeypatch.delitem(sys.modules, name, raising=False)
     with deferred(("wsgiref", "wsgiref.util")):

@@ -23,7 +23,7 @@ def test_any_number_of_gpus_gives_the_same_batch(run_recipe, recipe):
         assert gpus * args.batch_size == 128
 
 
-@pytest.mark.parametrize("flags, is_left", [("amx_bf16", True), ("avx2", False)])
+@pytest.mark.parametrize(("flags", "is_left"), [("amx_bf16", True), ("avx2", False)])
 def test_bfloat16_is_chosen_by_the_processor(run_recipe, tmp_path, flags, is_left):
     cpuinfo = tmp_path / "cpuinfo"
     cpuinfo.write_text(f"flags : {flags}\n")

@@ -7,7 +7,7 @@ import torch
 from toy_bart import write_bart
 from toy_data import make_videos_folder, run_fairseq
 
-from fairseq_mm.errors import _find_message
+from fairseq_mm.errors import find_message
 from fairseq_mm.inference.checkpoint import Checkpoint
 
 TRAINING = (
@@ -45,7 +45,7 @@ def test_a_bart_of_another_size_ends_training_with_one_line(monkeypatch, tmp_pat
     path, _ = write_bart(tmp_path / "large.pt", encoder_layers=3)
     with pytest.raises(Exception, match="Cannot load model parameters") as caught:
         train(monkeypatch, data, tmp_path / "run", "--lr", "0", "--finetune-from-model", path)
-    message = _find_message(caught.value)
+    message = find_message(caught.value)
     assert message is not None
     assert message.startswith("the checkpoint's backbone is another than the BART of --arch vg_")
 

@@ -12,8 +12,7 @@ from toy_optimizers import PRECISIONS, optimizer_config
 import fairseq_mm
 from fairseq_mm.compat.image_network import NETWORK_PREFIX
 from fairseq_mm.data.feature_store_writer import FeatureStoreWriter
-from fairseq_mm.errors import UserError
-from fairseq_mm.errors import _find_message as find_message
+from fairseq_mm.errors import UserError, find_message
 from fairseq_mm.extract.extractor import build_extractor
 from fairseq_mm.extract.trained_network import LAYERS_PREFIX
 from fairseq_mm.models._pooled_features import scale_vectors

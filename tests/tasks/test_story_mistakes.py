@@ -11,7 +11,7 @@ from toy_data import PACKAGE, run_fairseq
 from toy_story_models import FUSION, make_story_folder
 from toy_text_models import save_text_model
 
-from fairseq_mm.errors import UserError, _find_message
+from fairseq_mm.errors import UserError, find_message
 from fairseq_mm.models._provenance import list_words
 
 TASK = ("--task", "hierarchical_story")
@@ -262,7 +262,7 @@ def test_a_run_is_not_resumed_with_other_options(whole, story, tmp_path):
     ):
         with pytest.raises(Exception, match=r"do not fit|Cannot load") as caught:
             train(whole, tmp_path / "ck", "--restore-file", story, *options)
-        message = _find_message(caught.value)
+        message = find_message(caught.value)
         assert re.match(rf"its weights do not fit --arch conv_story_\w+: .*{found}", message)
         assert message.endswith("; the checkpoint was trained with other options.")
         assert "\n" not in message
