@@ -4,12 +4,13 @@ Most options have the names of fairseq's ``GenerationConfig`` and ``fairseq-gene
 options for its constraints, such as ``repetition_penalty`` for visual stories.
 """
 
+import contextlib
 import dataclasses
 import difflib
 import math
 import numbers
 from argparse import Namespace
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Optional
 
@@ -50,18 +51,20 @@ def typed_option(name: str, value: Any, kind: type) -> Any:
     accepted, expected = _ACCEPTED[kind]
     # True is an Integral, but as a beam it is a mistake
     is_flag = isinstance(value, (bool, np.bool_))
-    if not isinstance(value, accepted) or (is_flag and kind is not bool):
-        raise UserError(f"`{name}` must be {expected}, but is {_shortened(value)}.")
-    try:
-        return kind(value)
-    except OverflowError:
+    if isinstance(value, accepted) and (kind is bool or not is_flag):
         # float() of an integer that is larger than any floating-point number
-        raise UserError(f"`{name}` must be {expected}, but is {_shortened(value)}.") from None
+        with contextlib.suppress(OverflowError):
+            return kind(value)
+    raise UserError(f"`{name}` must be {expected}, but is {_shortened(value)}.")
 
 
 def _shortened(value: Any) -> str:
     text = repr(value)
     return text if len(text) <= 60 else f"{text[:60]}..."
+
+
+def _one_of(values: Iterable[str]) -> str:
+    return f"one of {', '.join(values)}"
 
 
 @dataclass(frozen=True)
@@ -131,57 +134,40 @@ class GenerationConfig:
             # the class is frozen: a plain assignment would raise an error
             if name not in _OPTIONAL or getattr(self, name) is not None:
                 object.__setattr__(self, name, typed_option(name, getattr(self, name), kind))
-        for name, least in _AT_LEAST.items():
-            if getattr(self, name) < least:
-                raise UserError(f"`{name}` must be {least} or more, but is {getattr(self, name)}.")
-        if self.nbest > self.beam:
-            raise UserError(f"`nbest` must be at most `beam` ({self.beam}), but is {self.nbest}.")
-        # at lower temperatures, the probabilities are no float32 numbers
-        if not 0.001 <= self.temperature < math.inf:
-            raise UserError(f"`temperature` must be 0.001 or more, but is {self.temperature}.")
-        if not 0 <= self.lenpen <= LARGEST_LENPEN:
-            raise UserError(
-                f"`lenpen` must be from 0 to {LARGEST_LENPEN:g}, but is {self.lenpen:g}."
-            )
-        if not 0 <= self.max_len_a < math.inf:
-            raise UserError(f"`max_len_a` must be 0 or more and finite, but is {self.max_len_a}.")
-        if not math.isfinite(self.unkpen):
-            raise UserError(f"`unkpen` must be finite, but is {self.unkpen}.")
-        if not -(2**63) <= self.seed < 2**64:
-            raise UserError(f"`seed` must be an integer of 64 bits, but is {self.seed}.")
-        if self.weights_dtype not in WEIGHTS_DTYPES:
-            raise UserError(
-                f"`weights_dtype` must be one of {', '.join(WEIGHTS_DTYPES)}, but is "
-                f"{_shortened(self.weights_dtype)}."
-            )
-        if self.sampling_topk < -1 or self.sampling_topk == 0:
-            raise UserError(
-                f"`sampling_topk` must be 1 or more, or -1 for all tokens, but is "
-                f"{self.sampling_topk}."
-            )
-        for name in ("sampling_topp", "typical_p"):
-            value = getattr(self, name)
-            if value != -1 and not 0 < value <= 1:
-                raise UserError(
-                    f"`{name}` must be above 0 and at most 1, or -1 for all tokens, but is {value}."
+        # at temperatures below 0.001, the probabilities are no float32 numbers
+        limits = (
+            *((name, getattr(self, name) >= x, f"{x} or more") for name, x in _AT_LEAST.items()),
+            ("nbest", self.nbest <= self.beam, f"at most `beam` ({self.beam})"),
+            ("temperature", 0.001 <= self.temperature < math.inf, "0.001 or more"),
+            ("lenpen", 0 <= self.lenpen <= LARGEST_LENPEN, f"from 0 to {LARGEST_LENPEN:g}"),
+            ("max_len_a", 0 <= self.max_len_a < math.inf, "0 or more and finite"),
+            ("unkpen", math.isfinite(self.unkpen), "finite"),
+            ("seed", -(2**63) <= self.seed < 2**64, "an integer of 64 bits"),
+            ("weights_dtype", self.weights_dtype in WEIGHTS_DTYPES, _one_of(WEIGHTS_DTYPES)),
+            (
+                "sampling_topk",
+                self.sampling_topk == -1 or self.sampling_topk >= 1,
+                "1 or more, or -1 for all tokens",
+            ),
+            *(
+                (
+                    name,
+                    getattr(self, name) == -1 or 0 < getattr(self, name) <= 1,
+                    "above 0 and at most 1, or -1 for all tokens",
                 )
-        for name in ("sampling_topk", "sampling_topp", "typical_p"):
-            if getattr(self, name) != -1 and not self.sampling:
+                for name in ("sampling_topp", "typical_p")
+            ),
+            ("mbr", self.mbr in (None, *UTILITIES), _one_of(UTILITIES)),
+            ("beam", self.mbr is None or self.beam >= 2, "2 or more samples for `mbr`"),
+        )
+        for name, is_right, expected in limits:
+            if not is_right:
+                value = _shortened(getattr(self, name))
+                raise UserError(f"`{name}` must be {expected}, but is {value}.")
+        # minimum Bayes risk decoding chooses among samples
+        for name in ("sampling_topk", "sampling_topp", "typical_p", "mbr"):
+            if getattr(self, name) not in (-1, None) and not self.sampling:
                 raise UserError(f"`{name}` is {getattr(self, name)}, but needs `sampling`.")
-
-        if self.mbr is None:
-            return
-        if self.mbr not in UTILITIES:
-            raise UserError(
-                f"`mbr` must be one of {', '.join(UTILITIES)}, but is {_shortened(self.mbr)}."
-            )
-        if not self.sampling:
-            raise UserError(
-                "`mbr` chooses among samples, not among the texts of a beam search: "
-                "it needs `sampling`."
-            )
-        if self.beam < 2:
-            raise UserError(f"`beam` must be 2 or more samples for `mbr`, but is {self.beam}.")
 
     @classmethod
     def of_task(cls, task: Any, preset: Optional[str] = None, **options: Any) -> "GenerationConfig":
@@ -208,7 +194,7 @@ class GenerationConfig:
         if preset is None and not {"beam", "sampling"} & set(options):
             preset = getattr(task, "default_preset", None)
         if preset is not None and (not isinstance(preset, str) or preset not in presets):
-            known_presets = f"one of {', '.join(presets)}" if presets else "left out with this task"
+            known_presets = _one_of(presets) if presets else "left out with this task"
             raise UserError(f"`preset` must be {known_presets}, but is {preset!r}.")
         defaults = dict(task.generation_defaults)
         if preset is not None:

@@ -135,7 +135,10 @@ class RunningBatch:
             assert done[item] or not at_end[item], f"{self.lengths[item]} < {self.max_len}"
         self.lengths = [length + 1 for length in self.lengths]
         finished = [
-            (self.keys[item], _sort_by_score(self.hypotheses[item]))
+            (
+                self.keys[item],
+                sorted(self.hypotheses[item], key=lambda x: float(x["score"]), reverse=True),
+            )
             for item in range(B)
             if done[item]
         ]
@@ -189,7 +192,9 @@ class RunningBatch:
         forced = self._rows(length < self.num_forced for length in lengths)
         words = probabilities = self.tokens.new_empty(0)
         if forced is not None:
-            words = self._forced_words(forced)
+            assert self.prefix is not None
+            items = torch.div(forced, generator.beam_size, rounding_mode="floor")
+            words = self.prefix[items, torch.tensor(lengths, device=items.device)[items]]
             probabilities = lprobs[forced, words]
         too_short = self._rows(length < generator.min_len for length in lengths)
         if too_short is not None:
@@ -209,13 +214,6 @@ class RunningBatch:
                 self.tokens.size(1) - 1,
             )
         return lprobs
-
-    def _forced_words(self, rows: Tensor) -> Tensor:
-        """Return the next word of the prefix for each of the row indices ``rows``."""
-        assert self.prefix is not None
-        items = torch.div(rows, self.generator.beam_size, rounding_mode="floor")
-        places = torch.tensor(self.lengths, device=rows.device)[items]
-        return self.prefix[items, places]
 
     def _rows(self, is_chosen: Iterable[bool]) -> Optional[Tensor]:
         """Return the row indices of the chosen inputs' beams; None if no input is chosen."""
@@ -285,8 +283,3 @@ class RunningBatch:
         self.model.reorder_incremental_state(self.states, self._order)
         self.encoder_outs = self.model.reorder_encoder_out(self.encoder_outs, self._order)
         self._order = None
-
-
-def _sort_by_score(hypotheses: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    scores = torch.tensor([float(hypothesis["score"]) for hypothesis in hypotheses])
-    return [hypotheses[place] for place in scores.sort(descending=True).indices.tolist()]

@@ -99,7 +99,9 @@ class SeededSampling(Search):
             ]
             joining = torch.from_numpy(np.array(draws)).to(lprobs.device)
             self._draws = torch.cat([self._draws.to(joining), joining])
-        log_probabilities, words = self._candidates(lprobs.reshape(B * beam, V))
+        log_probabilities, words = self._truncated(lprobs.reshape(B * beam, V))
+        if self.typical_p < 1:
+            log_probabilities = forbid_untypical(log_probabilities, self.typical_p)
         # relative to the most probable word, because a sum of probabilities may underflow
         peak = log_probabilities.amax(dim=1, keepdim=True)
         mass = (log_probabilities.double() - peak).exp().cumsum(dim=1)
@@ -135,20 +137,13 @@ class SeededSampling(Search):
         bits = np.random.Philox(np.random.SeedSequence(key))
         return (bits.random_raw(count) >> np.uint64(64 - DRAW_BITS)) / 2.0**DRAW_BITS
 
-    def _candidates(self, lprobs: Tensor) -> tuple[Tensor, Tensor]:
-        """Select the K words to sample from for each of N texts.
+    def _truncated(self, lprobs: Tensor) -> tuple[Tensor, Tensor]:
+        """Select the K words to sample from for each of N texts, by ``topk`` and ``topp``.
 
         ``lprobs`` [N, V] are the log-probabilities of the next word. Returns the log-probabilities
         [N, K] and indices [N, K] of the selected words, in ascending order of the index. A
         log-probability of ``-inf`` excludes the word.
         """
-        values, words = self._truncated(lprobs)
-        if self.typical_p < 1:
-            values = forbid_untypical(values, self.typical_p)
-        return values, words
-
-    def _truncated(self, lprobs: Tensor) -> tuple[Tensor, Tensor]:
-        """Select words by ``topk`` and ``topp``, see :meth:`_candidates`."""
         num_types = lprobs.size(1)
         if self.topp >= 1 and not 0 < self.topk < num_types:
             return lprobs, torch.arange(num_types, device=lprobs.device).expand_as(lprobs)

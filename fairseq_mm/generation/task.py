@@ -7,7 +7,6 @@ from the task, so that the same checkpoint, input and options give the same text
 """
 
 import re
-from argparse import Namespace
 from collections.abc import Mapping
 from typing import Any, Optional
 
@@ -19,7 +18,6 @@ from fairseq.tasks.fairseq_task import StatefulContainer
 from fairseq_mm.errors import UserError
 from fairseq_mm.generation.beam_search import use_fast_beam_search
 from fairseq_mm.generation.config import GenerationConfig
-from fairseq_mm.generation.defaults import SAMPLING_BEAM
 from fairseq_mm.generation.seeded_sampling import SeededSampling
 from fairseq_mm.modules.packed_weights import pack_weights
 
@@ -39,15 +37,6 @@ def tokens_never_generated(dictionary: Dictionary, *, allow_unk: bool) -> list[i
         if index >= dictionary.nspecial and _FILLER.fullmatch(symbol)
     ]
     return [dictionary.bos(), *([] if allow_unk else [dictionary.unk()]), *fillers]
-
-
-def with_defaults(defaults: Mapping[str, Any], options: Mapping[str, Any]) -> Namespace:
-    """Return the options of a generator, with the defaults of a task for missing options."""
-    # a beam of 5 would sample five texts
-    values = {**defaults, **options}
-    if values.get("sampling") and "beam" not in options:
-        values["beam"] = SAMPLING_BEAM
-    return Namespace(**values)
 
 
 def read_typical_p(args: Any, cfg: Any) -> float:

@@ -434,7 +434,9 @@ class Generator(Picklable):
             # `collate` sorts the inputs; `item` has their original places
             keys = [inputs[place].position for place in sample["item"].tolist()]
             self.task.use_weights(generator, self.models)
-            joining = self.task.begin_batch(generator, sample, keys, prefix)
+            prefix = self.task.get_prefix(sample) if prefix is None else prefix
+            start = self.task.start_index
+            joining = RunningBatch(generator, sample, keys, prefix=prefix, start=start)
             finished = joining.step()
             if batch and joining:
                 batch.join(joining)

@@ -6,7 +6,6 @@ are computed from the whole split in every process.
 """
 
 import difflib
-import logging
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any, Callable
@@ -21,8 +20,6 @@ from fairseq_mm.metrics.bleu import NUM_SUMS, bleu_from_sums, bleu_sums
 from fairseq_mm.metrics.cider import CiderD
 from fairseq_mm.metrics.ptb_tokenizer import ptb_tokenize
 from fairseq_mm.metrics.rouge import rouge_l, rouge_l_f1, rouge_n_f1
-
-logger = logging.getLogger(__name__)
 
 Tokens = Sequence[str]
 # (hypothesis, references) -> score; the score of a split is the mean
@@ -124,17 +121,6 @@ class GeneratedTextScores:
     def cider(self) -> CiderD:
         """CIDEr-D scorer with the document frequencies of the split's references."""
         return CiderD(self.tokenized)
-
-    def log_sample(self, hypotheses: Mapping[int, str]) -> None:
-        """Log one hypothesis, and the first reference of its item (such as an image).
-
-        ``hypotheses`` maps line numbers of the split to generated texts.
-        """
-        if hypotheses:
-            line = min(hypotheses)
-            logger.info(f"example hypothesis {line}: {hypotheses[line]}")
-            reference = self.references[self.visual_ids[line]][0]
-            logger.info(f"example reference {line}: {reference}")
 
     def sums(self, hypotheses: Mapping[int, str]) -> dict[str, float]:
         """Return the number of hypotheses and the sums of their scores.

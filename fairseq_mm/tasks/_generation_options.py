@@ -5,6 +5,7 @@ import difflib
 import json
 import math
 import re
+from argparse import Namespace
 from collections.abc import Sequence
 from typing import Any
 
@@ -22,6 +23,13 @@ SEARCH_OPTIONS = (
     *("sampling", "sampling_topk", "sampling_topp", "typical_p"),
     *("diverse_beam_groups", "diverse_beam_strength", "diversity_rate"),
 )
+# options of fairseq-generate that check_search reads
+_DEFAULTS: dict[str, Any] = {
+    **{"constraints": None, "print_alignment": None, "print_step": False},
+    **{"retain_iter_history": False, "beam": 5, "temperature": 1.0, "lenpen": 1.0},
+    **{"sampling": False, "sampling_topk": -1, "sampling_topp": -1.0},
+    **{"diverse_beam_groups": -1, "diversity_rate": -1.0, "match_source_len": False},
+}
 # the assertion of fairseq's search that fails if no hypothesis has ended at the last step
 _NO_END = re.compile(r"\d+ < \d+")
 _EXPECTED = {bool: "true or false", int: "a whole number", float: "a number"}
@@ -67,46 +75,49 @@ def check_search(args: Any, *, reads_only_text: bool = False) -> None:
         args: Some or all of fairseq's generation options.
         reads_only_text: True if the model reads neither images nor videos.
     """
-    # args of validation has only the options that were given, hence getattr with fairseq's defaults
-    if getattr(args, "constraints", None):
-        raise UserError("--constraints: this task takes none.")
-    if getattr(args, "print_alignment", None) and not reads_only_text:
-        raise UserError("--print-alignment: there are no source words to align with.")
-    for name in ("print_step", "retain_iter_history"):
-        if getattr(args, name, False):
-            option = f"--{name.replace('_', '-')}"
-            raise UserError(f"{option}: is of decoders that revise a whole text at each step.")
-    if getattr(args, "beam", 5) < 1:
-        raise UserError(f"--beam must be 1 or more, but is {args.beam}.")
-    if not 0 < getattr(args, "temperature", 1.0) < math.inf:
-        raise UserError(f"--temperature must be above 0 and finite, but is {args.temperature}.")
-    # not "x > limit": NaN compares as False
-    if not abs(getattr(args, "lenpen", 1.0)) <= LARGEST_LENPEN:
-        raise UserError(
-            f"--lenpen must be from {-LARGEST_LENPEN:g} to {LARGEST_LENPEN:g}, but is "
-            f"{args.lenpen:g}."
-        )
-    sampling = getattr(args, "sampling", False)
-    for name in ("sampling_topk", "sampling_topp"):
-        if getattr(args, name, -1) > 0 and not sampling:
-            raise UserError(f"--{name.replace('_', '-')} needs --sampling.")
-    if getattr(args, "sampling_topp", -1) > 1:
-        raise UserError(f"--sampling-topp must be at most 1, but is {args.sampling_topp}.")
-    groups, beam = getattr(args, "diverse_beam_groups", -1), getattr(args, "beam", 5)
-    chosen = {
-        "--sampling": sampling,
-        "--diverse-beam-groups": groups > 0,
-        "--diversity-rate": getattr(args, "diversity_rate", -1) > 0,
-        "--match-source-len": getattr(args, "match_source_len", False),
-    }
+    # args of validation has only the options that were given
+    given = {name: getattr(args, name, default) for name, default in _DEFAULTS.items()}
+    x = Namespace(**given)
+    revises = "is of decoders that revise a whole text at each step"
     # fairseq has one class of search for each, and its own error does not name the options
-    names = [name for name, is_chosen in chosen.items() if is_chosen]
-    if len(names) > 1:
-        raise UserError(f"{names[0]} and {names[1]} exclude each other.")
-    if groups > 0 and beam % groups:
-        raise UserError(
-            f"--beam must be a multiple of --diverse-beam-groups ({groups}), but is {beam}."
-        )
+    exclusive = {
+        "--sampling": x.sampling,
+        "--diverse-beam-groups": x.diverse_beam_groups > 0,
+        "--diversity-rate": x.diversity_rate > 0,
+        "--match-source-len": x.match_source_len,
+    }
+    chosen = [name for name, is_chosen in exclusive.items() if is_chosen]
+    largest, groups = LARGEST_LENPEN, x.diverse_beam_groups
+    problems = (
+        (x.constraints, "--constraints: this task takes none"),
+        (
+            x.print_alignment and not reads_only_text,
+            "--print-alignment: there are no source words to align with",
+        ),
+        (x.print_step, f"--print-step: {revises}"),
+        (x.retain_iter_history, f"--retain-iter-history: {revises}"),
+        (x.beam < 1, f"--beam must be 1 or more, but is {x.beam}"),
+        (
+            not 0 < x.temperature < math.inf,
+            f"--temperature must be above 0 and finite, but is {x.temperature}",
+        ),
+        # not "x > limit": NaN compares as False
+        (
+            not abs(x.lenpen) <= largest,
+            f"--lenpen must be from {-largest:g} to {largest:g}, but is {x.lenpen:g}",
+        ),
+        (x.sampling_topk > 0 and not x.sampling, "--sampling-topk needs --sampling"),
+        (x.sampling_topp > 0 and not x.sampling, "--sampling-topp needs --sampling"),
+        (x.sampling_topp > 1, f"--sampling-topp must be at most 1, but is {x.sampling_topp}"),
+        (len(chosen) > 1, f"{' and '.join(chosen[:2])} exclude each other"),
+        (
+            groups > 0 and x.beam % groups,
+            f"--beam must be a multiple of --diverse-beam-groups ({groups}), but is {x.beam}",
+        ),
+    )
+    for is_wrong, problem in problems:
+        if is_wrong:
+            raise UserError(f"{problem}.")
 
 
 def explain_failed_search(
@@ -120,19 +131,20 @@ def explain_failed_search(
         models: Models of the ensemble.
         text: Name of a generated text in messages, such as "caption".
     """
+    problem = ""
+    # weights are checked only now, because it reads all of them
+    weights = (weight for model in models for weight in model.parameters())
     if "min_len" in str(error):
-        raise UserError(
+        problem = (
             f"--min-len {generator.min_len} is more than --max-len-a {generator.max_len_a:g}, "
             f"--max-len-b {generator.max_len_b} and the model's positions let a {text} have."
-        ) from None
-    # checked only now, because it reads all weights
-    weights = (weight for model in models for weight in model.parameters())
-    if not all(bool(weight.isfinite().all()) for weight in weights):
-        raise UserError(
-            f"the model's weights hold NaN or infinite values: no {text} has a probability."
-        ) from None
-    if _NO_END.fullmatch(str(error)):
-        raise UserError(
+        )
+    elif not all(bool(weight.isfinite().all()) for weight in weights):
+        problem = f"the model's weights hold NaN or infinite values: no {text} has a probability."
+    elif _NO_END.fullmatch(str(error)):
+        problem = (
             f"no {text} has a probability: the model's scores are NaN or infinite, because its "
             "weights or what it reads are too large."
-        ) from None
+        )
+    if problem:
+        raise UserError(problem) from None

@@ -39,31 +39,34 @@ def check_best_ranking(cfg: Any, *, is_ranking: bool) -> None:
     metric = getattr(cfg, "best_checkpoint_metric", None) or ""
     maximizes = bool(getattr(cfg, "maximize_best_checkpoint_metric", False))
     flag = "--maximize-best-checkpoint-metric"
-    if is_ranking and getattr(cfg, "eval_gen", False):
-        raise UserError(
+    chosen, known = f"--best-checkpoint-metric {metric}", (*GROWING, *FALLING)
+    worst = "the worst checkpoint would be kept."
+    problems = (
+        (
+            is_ranking and getattr(cfg, "eval_gen", False),
             "--eval-gen validates by generated text, but the model embeds images and sentences: "
-            f"it is validated by {', '.join((*GROWING, *FALLING))}."
-        )
-    if metric in (*GROWING, *FALLING) and not is_ranking:
-        raise UserError(
-            f"--best-checkpoint-metric {metric} is of models that embed images and sentences "
-            "(vse_lstm, vse_gru, vse_bow)."
-        )
-    if metric in GROWING and not maximizes:
-        raise UserError(
-            f"--best-checkpoint-metric {metric} grows as the ranking gets better: without {flag} "
-            "the worst checkpoint would be kept."
-        )
-    if maximizes and is_ranking and metric in (*FALLING, "loss"):
-        raise UserError(
-            f"--best-checkpoint-metric {metric} falls as the ranking gets better: with {flag} the "
-            "worst checkpoint would be kept."
-        )
-    if is_ranking and metric not in (*GROWING, *FALLING, "loss", ""):
-        raise UserError(
-            f"--best-checkpoint-metric {metric}: the ranking is scored by "
-            f"{', '.join((*GROWING, *FALLING, 'loss'))}."
-        )
+            f"it is validated by {', '.join(known)}.",
+        ),
+        (
+            metric in known and not is_ranking,
+            f"{chosen} is of models that embed images and sentences (vse_lstm, vse_gru, vse_bow).",
+        ),
+        (
+            metric in GROWING and not maximizes,
+            f"{chosen} grows as the ranking gets better: without {flag} {worst}",
+        ),
+        (
+            maximizes and is_ranking and metric in (*FALLING, "loss"),
+            f"{chosen} falls as the ranking gets better: with {flag} {worst}",
+        ),
+        (
+            is_ranking and metric not in (*known, "loss", ""),
+            f"{chosen}: the ranking is scored by {', '.join((*known, 'loss'))}.",
+        ),
+    )
+    for is_wrong, problem in problems:
+        if is_wrong:
+            raise UserError(problem)
 
 
 class RankingValidation:

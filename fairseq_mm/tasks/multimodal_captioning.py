@@ -302,23 +302,27 @@ class MultimodalCaptioningTask(MultimodalTask):
 
     def _check_average(self) -> None:
         """Raise UserError if the options of the moving average of the weights contradict."""
-        if self.cfg.store_ema is True and not 0 <= self.cfg.ema_decay < 1:
-            raise UserError(
-                f"--ema-decay must be 0 or more and below 1, but is {self.cfg.ema_decay}: the "
-                "average of --store-ema would never follow the weights."
-            )
-        if not self.cfg.use_ema:
-            return
-        if self.ranking is None:
-            raise UserError(
+        cfg = self.cfg
+        problems = (
+            (
+                cfg.store_ema is True and not 0 <= cfg.ema_decay < 1,
+                f"--ema-decay must be 0 or more and below 1, but is {cfg.ema_decay}: the average "
+                "of --store-ema would never follow the weights.",
+            ),
+            (
+                cfg.use_ema and self.ranking is None,
                 "--use-ema is for models that embed images and sentences (vse_lstm, vse_gru, "
-                "vse_bow)."
-            )
-        if self.cfg.store_ema is not True:
-            raise UserError(
+                "vse_bow).",
+            ),
+            (
+                cfg.use_ema and cfg.store_ema is not True,
                 "--use-ema validates the average of the weights, which only --store-ema keeps: "
-                "give both."
-            )
+                "give both.",
+            ),
+        )
+        for is_wrong, problem in problems:
+            if is_wrong:
+                raise UserError(problem)
 
     @property
     def uses_ema(self) -> bool:

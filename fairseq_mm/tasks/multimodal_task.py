@@ -34,10 +34,9 @@ from fairseq_mm.data.feature_store import FeatureStores, open_folder_features
 from fairseq_mm.data.reward_text import RewardText
 from fairseq_mm.data.split_files import first_lines, read_references
 from fairseq_mm.errors import UserError
-from fairseq_mm.generation.defaults import ALLOW_UNK_HELP, SEED
-from fairseq_mm.generation.running_batch import RunningBatch
+from fairseq_mm.generation.defaults import ALLOW_UNK_HELP, SAMPLING_BEAM, SEED
 from fairseq_mm.generation.sampling_policy import SamplingPolicy
-from fairseq_mm.generation.task import GeneratesText, with_defaults
+from fairseq_mm.generation.task import GeneratesText
 from fairseq_mm.tasks._generated_text import (
     CAPTION_MEASURES,
     GeneratedTextScores,
@@ -388,22 +387,6 @@ class GenerationTask(GeneratesText, FairseqTask):
                 bos_token=self.start_index,
             )
 
-    def begin_batch(
-        self,
-        generator: Any,
-        sample: dict[str, Any],
-        keys: Sequence[Any],
-        prefix_tokens: Optional[Tensor] = None,
-    ) -> RunningBatch:
-        """Begin a search that the caller continues step by step, unlike :meth:`inference_step`.
-
-        The caller has called :meth:`use_weights`, and makes the steps inside a ``with`` block of
-        :meth:`searching`. See :meth:`inference_step` and :class:`.RunningBatch` for the arguments.
-        """
-        if prefix_tokens is None:
-            prefix_tokens = self.get_prefix(sample)
-        return RunningBatch(generator, sample, keys, prefix=prefix_tokens, start=self.start_index)
-
     @contextlib.contextmanager
     def searching(self, generator: Any, models: list[Any]) -> Iterator[None]:
         """Explain why a search for texts in a ``with`` block fails."""
@@ -570,9 +553,10 @@ class MultimodalTask(GenerationTask):
         """Build the generator for validation by generated text if ``--eval-gen`` is given."""
         if self.cfg.eval_gen:
             options = read_generation_options(self.cfg.eval_gen_args, "--eval-gen-args")
-            self.sequence_generator = self.build_generator(
-                [model], with_defaults(self.generation_defaults, options)
-            )
+            values = {**self.generation_defaults, **options}
+            if values.get("sampling") and "beam" not in options:
+                values["beam"] = SAMPLING_BEAM  # the default would sample several texts
+            self.sequence_generator = self.build_generator([model], Namespace(**values))
 
     def valid_step(
         self, sample: dict[str, Any], model: Any, criterion: Any
@@ -594,8 +578,11 @@ class MultimodalTask(GenerationTask):
             line: self.decode_hypothesis(tokens, split, line)
             for line, tokens in first_hypotheses(self, sample, model).items()
         }
-        if self.cfg.eval_gen_print_samples:
-            scores.log_sample(hypotheses)
+        if self.cfg.eval_gen_print_samples and hypotheses:
+            line = min(hypotheses)
+            logger.info(f"example hypothesis {line}: {hypotheses[line]}")
+            reference = scores.references[scores.visual_ids[line]][0]
+            logger.info(f"example reference {line}: {reference}")
         return scores.sums(hypotheses)
 
     def decode_hypothesis(self, tokens: Tensor, split: str, line: int) -> str:

@@ -17,7 +17,7 @@ Differs from the released code:
 import logging
 import os
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from inspect import signature
 from typing import Any, Optional
@@ -39,8 +39,8 @@ from fairseq_mm.data.subwords import Subwords
 from fairseq_mm.data.transcript_text import TOKENIZERS, prepared_tokenizer
 from fairseq_mm.data.truncation import CutLines, CutVideos, NoiseVideos, TensorLines
 from fairseq_mm.errors import UserError
+from fairseq_mm.generation.constraints import SourceOovSearch
 from fairseq_mm.generation.defaults import SUMMARIES
-from fairseq_mm.generation.indexed_oov import SourceOovSearch
 from fairseq_mm.tasks._generated_text import (
     SUMMARY_MEASURES,
     GeneratedTextScores,
@@ -64,20 +64,13 @@ class ReadableText:
 
     An indexed OOV token, such as ``<unk-0>``, denotes a different word in each example, and fairseq
     does not say which example it decodes. The words of each example must therefore be announced
-    with :meth:`expect`, in the order in which the texts will be decoded.
+    in ``oov_words``, in the order in which the texts will be decoded: a list of words for each
+    text, whose token ``<unk-k>`` denotes the word at position k, counted from 0.
     """
 
     def __init__(self, subwords: Subwords) -> None:
         self.subwords = subwords
-        self._oov_words: deque[Sequence[str]] = deque()
-
-    def expect(self, oov_words: Iterable[Sequence[str]]) -> None:
-        """Announce the words that indexed OOV tokens denote in the next texts to be decoded.
-
-        ``oov_words`` has a list of words for each text. The token ``<unk-k>`` of a text denotes the
-        word at position k of its list, counted from 0.
-        """
-        self._oov_words = deque(oov_words)
+        self.oov_words: deque[Sequence[str]] = deque()
 
     def encode(self, text: str) -> str:
         """Return the tokens of a text, separated by spaces."""
@@ -85,7 +78,7 @@ class ReadableText:
 
     def decode(self, tokens: str) -> str:
         """Return the text of tokens that are separated by spaces."""
-        oov_words = self._oov_words.popleft() if self._oov_words else None
+        oov_words = self.oov_words.popleft() if self.oov_words else None
         return self.decode_text(tokens, oov_words)
 
     def decode_text(self, tokens: str, oov_words: Optional[Sequence[str]] = None) -> str:
@@ -332,7 +325,10 @@ class VideoSummarizationTask(MultimodalTask):
                 f"--arch {name} reads no video: --features and --noise-features do nothing."
             )
         if issubclass(architecture, BARTModel) and not from_checkpoint:
-            _give_bart_positions(cfg)
+            # BART has these options in common with the task, where they are the maximum lengths of
+            # texts. Smaller tables could not load published weights.
+            for option in ("max_source_positions", "max_target_positions"):
+                setattr(cfg, option, max(getattr(cfg, option, None) or 0, _BART_POSITIONS))
         model = super().build_model(cfg, from_checkpoint)
         start_index = getattr(model, "start_index", self.dictionary.eos())
         if from_checkpoint and self.models:
@@ -355,14 +351,26 @@ class VideoSummarizationTask(MultimodalTask):
         """Load a split; see :meth:`GenerationTask.load_dataset`."""
         cfg = self.cfg
         base = os.path.join(cfg.data, split)
-        videos = None if self.reads_video is False else self._videos()
+        videos: Optional[CutVideos] = None
+        if self.reads_video is not False:
+            features, noise = self.open_features(), cfg.noise_features
+            videos = (
+                NoiseVideos(features, cfg.max_frames, seed=cfg.seed)
+                if noise
+                else CutVideos(features, cfg.max_frames)
+            )
         texts = load_text_pair(base, (cfg.source_lang, cfg.target_lang), [self.dictionary] * 2)
         transcripts, summaries = texts.values()
         text_path = f"{list(texts)[1]}.idx"
         visual_path, visual_ids = f"{base}.visual_ids", None
         # text-only models train without ids; validation needs ids only to look up references
         if videos is not None or os.path.exists(visual_path):
-            visual_ids = _read_video_ids(visual_path)
+            visual_ids = read_visual_ids(visual_path)
+            for number, line in enumerate(visual_ids, start=1):
+                if "\t" in line:
+                    raise UserError(
+                        f"{visual_path}:{number}: must have one key, a video's, but is {line!r}."
+                    )
             check_line_counts(
                 {f"{next(iter(texts))}.idx": len(transcripts), visual_path: len(visual_ids)}
             )
@@ -420,12 +428,6 @@ class VideoSummarizationTask(MultimodalTask):
             keeps_end=ends != "none",
         )
 
-    def _videos(self) -> CutVideos:
-        features, cfg = self.open_features(), self.cfg
-        if cfg.noise_features:
-            return NoiseVideos(features, cfg.max_frames, seed=cfg.seed)
-        return CutVideos(features, cfg.max_frames)
-
     def build_generator(
         self,
         models: Any,
@@ -464,7 +466,7 @@ class VideoSummarizationTask(MultimodalTask):
         if oov_words is not None and "target" in sample:
             # fairseq-generate decodes the transcript, the summary and the hypotheses of each line
             num_texts = 1 + (sample["target"] is not None)
-            self.readable.expect(
+            self.readable.oov_words = deque(
                 oov_words[line]
                 for line, hypotheses in zip(sample["id"].tolist(), batch)
                 for _ in range(num_texts + min(self.nbest, len(hypotheses)))
@@ -526,25 +528,5 @@ class VideoSummarizationTask(MultimodalTask):
         )
 
 
-def _read_video_ids(path: str) -> list[str]:
-    """Read the video id of each line of a split, from its ``<split>.visual_ids``."""
-    visual_ids = read_visual_ids(path)
-    for number, line in enumerate(visual_ids, start=1):
-        if "\t" in line:
-            raise UserError(f"{path}:{number}: must have one key, a video's, but is {line!r}.")
-    return visual_ids
-
-
 def _reads_video(model: Any) -> bool:
     return bool(getattr(model, "reads_video", False))
-
-
-def _give_bart_positions(cfg: Any) -> None:
-    """Increase the numbers of positions in a config of BART to those of published checkpoints.
-
-    Larger numbers are kept.
-    """
-    # BART has these options in common with the task, where they are the maximum lengths of texts.
-    # Smaller tables could not load published weights.
-    for name in ("max_source_positions", "max_target_positions"):
-        setattr(cfg, name, max(getattr(cfg, name, None) or 0, _BART_POSITIONS))
