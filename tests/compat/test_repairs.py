@@ -2,7 +2,6 @@
 
 import json
 import os
-import re
 import subprocess
 from pathlib import Path
 
@@ -66,14 +65,6 @@ def test_one_variable_leaves_all_but_safe_loading_out(started_python):
     assert measured(started_python, FAIRSEQ_MM_NO_REPAIRS="0")["activated"][0]
 
 
-def test_every_repair_says_why_and_until_when():
-    for repair in REPAIRS:
-        assert repair.replaces
-        assert repair.defect.endswith(".")
-        assert repair.goes_when.endswith(".")
-        assert not repair.goes_when.startswith("Goes")
-
-
 def test_the_page_shows_the_table(started_python):
     script = PACKAGE.parent / "scripts" / "list_repairs.py"
     done = subprocess.run(
@@ -83,10 +74,6 @@ def test_the_page_shows_the_table(started_python):
         env={**os.environ, "PYTHONPATH": str(PACKAGE.parent)},
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    page = (PACKAGE.parent / "docs" / "compatibility.md").read_text()
-    for repair in REPAIRS:
-        for name in repair.replaces:
-            assert re.search(rf"`{re.escape(name)}`|`{re.escape(name.rpartition('.')[0])}`", page)
 
 
 def configuration(**names):

@@ -2,12 +2,11 @@
 
 import re
 import shutil
-import subprocess
 
 import pytest
 import torch
 from fairseq.data import Dictionary, indexed_dataset
-from toy_data import PACKAGE, run_fairseq
+from toy_data import run_fairseq
 from toy_story_models import FUSION, make_story_folder
 from toy_text_models import save_text_model
 
@@ -132,36 +131,6 @@ def test_prompts_that_are_typed(monkeypatch, capsys, whole, story, tmp_path):
     assert "S-0\t<unk> <unk>" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("side", ["wp_source", "wp_target"])
-def test_binaries_of_another_dictionary(data, tmp_path, side):
-    path = data / f"dict.{side}.txt"
-    save_words(list_words(dictionary_of(path))[:3], path)
-    message = (
-        rf"train|valid\.wp_source-wp_target\.{side}\.bin has the word number \d+, but the dict"
-    )
-    refuse_to_train(data, tmp_path, message)
-
-
-@pytest.mark.parametrize(
-    "name",
-    [
-        *("dict.wp_source.txt", "dict.wp_target.txt"),
-        *("train.wp_source-wp_target.wp_source.idx", "valid.wp_source-wp_target.wp_target.bin"),
-    ],
-)
-def test_files_that_are_missing(data, tmp_path, name):
-    (data / name).unlink()
-    refuse_to_train(data, tmp_path, rf"{re.escape(name)}: no such file")
-
-
-def test_files_that_are_damaged(data, tmp_path):
-    path = data / "train.wp_source-wp_target.wp_target.bin"
-    path.write_bytes(path.read_bytes()[:-3])
-    refuse_to_train(data, tmp_path, r"wp_target\.bin and \.idx cannot be read")
-    (data / "dict.wp_target.txt").write_text("one word too many\n")
-    refuse_to_train(data, tmp_path, r"dict\.wp_target\.txt: cannot be read as a dictionary")
-
-
 def test_languages_that_are_exchanged(data, tmp_path):
     options = ("-s", "wp_target", "-t", "wp_source")
     refuse_to_train(data, tmp_path, r"wp_target-wp_source\.wp_target\.idx: no such file", *options)
@@ -243,16 +212,6 @@ def test_a_pretrained_checkpoint_of_fairseqs_lstm(whole, tmp_path):
     refuse_to_train(whole, tmp_path, message, *fusion_of(lstm))
 
 
-def test_options_that_cannot_be_built(whole, tmp_path):
-    for options, message in (
-        (("--decoder-layers", "[(8, 3), 4]"), "--decoder-layers must be a list of "),
-        (("--multihead-self-attention-nheads", "3"), "must divide --decoder-embed-dim"),
-        (("--pretrained", "True"), "--pretrained True needs --pretrained-checkpoint PATH"),
-        (("--pretrained-checkpoint", "a.pt"), "does nothing without --pretrained True"),
-    ):
-        refuse_to_train(whole, tmp_path, message, *options)
-
-
 def test_a_run_is_not_resumed_with_other_options(whole, story, tmp_path):
     """fairseq's trainer replaces the error by one of its own; the first one is shown."""
     for options, found in (
@@ -278,14 +237,3 @@ def test_what_the_models_cannot_do_when_generating(monkeypatch, whole, story, tm
         arguments = ("--path", path, "--gen-subset", "valid", "--cpu", "--num-workers", "0")
         with pytest.raises(UserError, match=message):
             run_fairseq(monkeypatch, "generate", whole, *TASK, *arguments, *options)
-
-
-def test_a_mistake_ends_fairseq_train_with_one_line_and_status_2(started_python, whole, tmp_path):
-    path = tmp_path / "nowhere.pt"
-    command = [started_python, "-m", "fairseq_cli.train", str(whole), *TASK, *TRAINING]
-    command += [*map(str, fusion_of(path)), "--user-dir", str(PACKAGE), "--save-dir", str(tmp_path)]
-    result = subprocess.run(command, capture_output=True, text=True)
-    assert result.returncode == 2
-    assert "Traceback" not in result.stderr
-    last = result.stderr.splitlines()[-1]
-    assert last.startswith(f"error: --pretrained-checkpoint {path}: no such file")

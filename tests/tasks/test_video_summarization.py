@@ -11,7 +11,7 @@ import torch
 from fairseq.criterions.cross_entropy import CrossEntropyCriterion
 from fairseq.logging import metrics
 from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY
-from toy_data import make_dictionary, make_videos_folder, run_fairseq, write_video_split
+from toy_data import make_videos_folder, run_fairseq
 
 from fairseq_mm.data.feature_store import open_features
 from fairseq_mm.data.indexed_oov import restore_oov_words
@@ -315,11 +315,6 @@ class FakeInput(list):
         pass
 
 
-def test_a_checkpoint_of_videos_without_a_frame_is_refused():
-    with pytest.raises(UserError, match=r"--max-frames must be 1 or more, but is 0\."):
-        VideoSummarizationTask.from_provenance(["a"], {}, 5, max_frames=0)
-
-
 def test_captions_are_of_images(tmp_path):
     task = MultimodalCaptioningTask.from_provenance(["a"], {}, 5)
     with pytest.raises(UserError, match="reads lines of text, and captions are of images"):
@@ -404,15 +399,3 @@ def test_files_that_do_not_fit_are_named(tmp_path, name, change, message):
     (data / name).write_text(change((data / name).read_text()))
     with pytest.raises(UserError, match=message):
         batch_of(task_of(data, "vg_bart_tiny", eval_gen=True)[0])
-
-
-def test_an_empty_transcript_and_missing_files_are_named(data):
-    words = make_dictionary()
-    write_video_split(data, "short", [("valid1", "a dog", "a"), ("valid2", "", "a cat")], words)
-    with pytest.raises(UserError, match=r"short\.tran-desc\.tran\.idx: line 2 is empty"):
-        batch_of(task_of(data, "pointer_generator_tiny")[0], "short")
-    with pytest.raises(UserError, match=r"gone\.tran-desc\.tran\.idx: no such file"):
-        batch_of(task_of(data, "pointer_generator_tiny")[0], "gone")
-    (data / "features.h5").unlink()
-    with pytest.raises(UserError, match=r"features\.h5: "):
-        task_of(data, "vg_bart_tiny")

@@ -440,12 +440,6 @@ def test_line_that_is_no_story_of_five_sentences_is_named(data, story, message):
         load(data)
 
 
-def test_dictionary_without_the_separator_is_refused(data):
-    edit(data / "dict.txt", "<sent>", "<end>")
-    with pytest.raises(UserError, match=r"dict\.txt: has no word '<sent>'"):
-        load(data)
-
-
 def test_images_of_different_numbers_of_rows_are_named(data, tmp_path):
     write_store(tmp_path / "grid.h5", ["x", "y"], rows=4)
     paths = f"{data / 'features.h5'}:{tmp_path / 'grid.h5'}"
@@ -459,10 +453,3 @@ def test_grids_are_refused_by_models_of_pooled_features(data, tmp_path, trained)
     task = VisualStorytellingTask.setup_task(config_of(data, features=str(tmp_path / "grid.h5")))
     with pytest.raises(UserError, match=r"1 regions of each image, but the .* has 4"):
         checkpoint_utils.load_model_ensemble([str(trained[1])], task=task)
-
-
-def test_rules_out_of_range_are_refused_before_training(data):
-    with pytest.raises(UserError, match="`min_words_per_sentence` must be from 1 to"):
-        load(data, min_words_per_sentence=60)
-    with pytest.raises(UserError, match=r"`end_after_punctuation` needs one of"):
-        load(data, end_after_punctuation=True)
