@@ -15,8 +15,7 @@ from typing import Any, Optional
 
 from fairseq_mm.compat.loading import check_is_whole, named_failures, use_averaged_weights
 from fairseq_mm.compat.model_folders import is_model_folder, load_model_folder
-from fairseq_mm.compat.scope import uses_ours
-from fairseq_mm.compat.training import add_num_shards
+from fairseq_mm.compat.scope import names_ours, uses_ours
 from fairseq_mm.errors import UserError, WeightsError
 
 # the logger of the training, because --log-file saves its messages
@@ -130,11 +129,8 @@ def _state(trainer: Any, extra_state: dict[str, Any]) -> dict[str, Any]:
 def _is_validation_planned(trainer: Any, position: dict[str, Any]) -> bool:
     """Return True if an interval such as ``--validate-interval`` plans a validation now.
 
-    Otherwise fairseq validates after this update only because the training ends.
-
-    Args:
-        trainer: fairseq's trainer.
-        position: State of the training data's iterator.
+    Otherwise fairseq validates after this update only because the training ends. ``position`` is
+    the state of the training data's iterator.
     """
     data, updates = trainer.cfg.dataset, trainer.get_num_updates()
     intervals = [data.validate_interval_updates]
@@ -165,13 +161,7 @@ class Restart:
         self.arch: Optional[str] = None  # of the checkpoint
 
     def resume(self, trainer: Any, extra_state: dict[str, Any], epochs: Any) -> None:
-        """Restore the state of the stopping rules, and end the training if a limit is reached.
-
-        Args:
-            trainer: fairseq's trainer.
-            extra_state: Entry ``extra_state`` of the checkpoint.
-            epochs: Iterator over the epochs of the training data.
-        """
+        """Restore the state of the stopping rules, and end the training if a limit is reached."""
         state = extra_state.get(_KEY, {})
         if self.reset_optimizer:
             # a fine-tuning has not trained for as long as its pretrained model
@@ -233,15 +223,9 @@ def _resume_schedule(
 ) -> Optional[float]:
     """Set the learning rate that an uninterrupted training would have at this point.
 
-    Args:
-        trainer: fairseq's trainer.
-        state: State of the stopping rules, from the checkpoint.
-        position: State of the training data's iterator, from the checkpoint.
-        epochs: Iterator over the epochs of the training data.
-
-    Returns:
-        The learning rate; None if the training resumes within an epoch, or if
-        ``--reset-dataloader`` makes it start the data anew.
+    ``state`` and ``position`` are the checkpoint's states of the stopping rules and of the data's
+    iterator. Returns the learning rate; None if the training resumes within an epoch, or if
+    ``--reset-dataloader`` makes it start the data anew.
     """
     if state["plateau"] and trainer.get_num_updates() > 0:
         vars(trainer.lr_scheduler.lr_scheduler).update(state["plateau"])
@@ -291,7 +275,11 @@ def hook_loaded_states() -> None:
             return state
         with contextlib.suppress(KeyError, TypeError):  # fairseq before 0.10 saved no config
             _resuming.restart.arch = state["cfg"]["model"]["_name"]
-        add_num_shards(state)
+        # fairseq's position in the data counts batches of one process
+        position, cfg = state.get("extra_state", {}).get("train_iterator"), state.get("cfg")
+        if position and cfg and names_ours(cfg) and "distributed_training" in cfg:
+            processes = cfg["distributed_training"]["distributed_world_size"]
+            position.setdefault("num_shards", processes // cfg["common"]["model_parallel_size"])
         return state
 
     @functools.wraps(resume)

@@ -12,8 +12,6 @@ import multiprocessing
 from collections.abc import Iterator
 from typing import Any
 
-from fairseq_mm.compat.scope import names_ours
-
 logger = logging.getLogger(__name__)
 
 # entry of a checkpoint's optimizer state; fairseq without the plugin ignores it there
@@ -45,22 +43,6 @@ def repair_position_of_resumed_data() -> None:
 
     EpochBatchIterator.state_dict = state_dict
     EpochBatchIterator.load_state_dict = load_state_dict
-
-
-def add_num_shards(state: dict[str, Any]) -> None:
-    """Record the number of processes in a checkpoint, next to the position in the training data.
-
-    The number is read from the checkpoint's options. :func:`repair_position_of_resumed_data` needs
-    it if the number of processes has changed.
-
-    Args:
-        state: Content of the checkpoint, changed in place.
-    """
-    position = state.get("extra_state", {}).get("train_iterator")
-    cfg: Any = state.get("cfg")
-    if position and names_ours(cfg) and "distributed_training" in cfg:
-        processes = cfg["distributed_training"]["distributed_world_size"]
-        position.setdefault("num_shards", processes // cfg["common"]["model_parallel_size"])
 
 
 def _position(iterator: Any, state: dict[str, Any]) -> int:

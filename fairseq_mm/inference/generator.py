@@ -27,9 +27,8 @@ from fairseq import utils
 from fairseq_mm.compat import allocator, float32_by_default, is_out_of_memory
 from fairseq_mm.errors import UserError, first_line
 from fairseq_mm.generation.config import GenerationConfig, typed_option
-from fairseq_mm.generation.running_batch import RunningBatch, can_join
+from fairseq_mm.generation.running_batch import RunningBatch, can_join, watched
 from fairseq_mm.generation.task import tokens_never_generated
-from fairseq_mm.generation.watched_search import watched
 from fairseq_mm.inference.checkpoint import LoadedModels
 from fairseq_mm.inference.hypothesis import Hypothesis
 from fairseq_mm.inference.pickling import Picklable

@@ -155,11 +155,6 @@ class HierarchicalStoryTask(GenerationTask):
         return self.cfg.max_source_positions - 2, self.cfg.max_target_positions - 2
 
     def build_model(self, cfg: Any, from_checkpoint: bool = False) -> Any:
-        """Build the model of a config.
-
-        ``from_checkpoint`` is True if the weights of the model are loaded from a checkpoint
-        afterwards.
-        """
         model = super().build_model(cfg, from_checkpoint)
         if not isinstance(model, FairseqEncoderDecoderModel):
             raise UserError(
@@ -199,12 +194,8 @@ class HierarchicalStoryTask(GenerationTask):
         return generator
 
     def _limits(self) -> tuple[int, int]:
-        """Return the maximum lengths of prompt and story in tokens, including ``</s>``.
-
-        Both the options and the models loaded so far limit the lengths.
-        """
-        # The models, too, because a command line that generates does not repeat the sizes of the
-        # training.
+        """Return the maximum lengths of prompt and story in tokens, including ``</s>``."""
+        # A command line that generates does not repeat the sizes of the training.
         limits = [self.max_positions(), *(model.max_positions() for model in self.loaded_models)]
         return min(source for source, _ in limits), min(target for _, target in limits)
 
@@ -258,10 +249,7 @@ class HierarchicalStoryTask(GenerationTask):
     def build_dataset_for_inference(
         self, src_tokens: list[Any], src_lengths: Any, **kwargs: Any
     ) -> MultimodalDataset:
-        """Build the dataset of the prompts that ``fairseq-interactive`` reads.
-
-        ``src_tokens`` has the token indices [t] of each prompt, ``src_lengths`` is ignored.
-        """
+        """Build the dataset of the prompts ``src_tokens`` that ``fairseq-interactive`` reads."""
         lines = TensorLines(src_tokens)
         limit = self._limits()[0]
         for number, tokens in enumerate(lines, 1):

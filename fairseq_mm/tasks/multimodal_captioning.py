@@ -158,11 +158,7 @@ class MultimodalCaptioningTask(MultimodalTask):
         return self.pos_sequences.dictionary
 
     def max_positions(self) -> Union[int, tuple[int, int]]:
-        """Return the maximum length of a caption in tokens.
-
-        If the model also reads part-of-speech sequences, return the maximum lengths of a
-        part-of-speech sequence and of a caption.
-        """
+        """Return the maximum length of a caption in tokens, or of a tag sequence and a caption."""
         limit = self.cfg.max_target_positions
         return (limit, limit) if self.reads_structure else limit
 
@@ -260,15 +256,7 @@ class MultimodalCaptioningTask(MultimodalTask):
     ) -> dict[str, Any]:
         """Check the files of a split that are specific to a task; subclasses override this method.
 
-        They raise UserError if a file does not fit. Returns further arguments of the split's
-        :class:`MultimodalDataset`, by name. Captions have no specific files and need no further
-        arguments, so the result is empty.
-
-        Args:
-            text_path: Path of the binarised text, without extension, for messages.
-            text: Binarised lines.
-            visual_path: Path of the file from which ``visual_ids`` were read, for messages.
-            visual_ids: Image id of each line of ``text``.
+        Returns further arguments of the split's :class:`MultimodalDataset`, by name.
         """
         return {}
 
@@ -368,10 +356,7 @@ class MultimodalCaptioningTask(MultimodalTask):
         return word_vectors
 
     def get_prefix(self, sample: dict[str, Any]) -> Optional[Tensor]:
-        """Return the tokens of ``--prefix-words`` for each row of the batch ``sample``, [B, words].
-
-        The result is None if the option is not given.
-        """
+        """Return the tokens [B, words] of ``--prefix-words`` for each row of a batch, if given."""
         if not self.cfg.prefix_words:
             return None
         prefix = encode_words(self.dictionary, self.cfg.prefix_words)

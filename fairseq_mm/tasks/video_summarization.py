@@ -238,14 +238,7 @@ class VideoSummarizationTask(MultimodalTask):
     def check_ensemble_states(
         cls, first: str, ours: Mapping[str, Any], other: str, theirs: Mapping[str, Any]
     ) -> None:
-        """Check that two checkpoints of an ensemble were trained with the same ``--source-ends``.
-
-        Args:
-            first: Path of the first checkpoint, for the message.
-            ours: Contents of the first checkpoint, with the state of its task (``task_state``).
-            other: Path of the second checkpoint.
-            theirs: Contents of the second checkpoint.
-        """
+        """Check that checkpoints of an ensemble were trained with the same ``--source-ends``."""
         ends = [(state.get("task_state") or {}).get("source_ends") for state in (ours, theirs)]
         if ends[0] != ends[1]:
             raise UserError(
@@ -262,11 +255,7 @@ class VideoSummarizationTask(MultimodalTask):
 
     @property
     def subwords_state(self) -> dict[str, Any]:
-        """Description of the subwords to save in checkpoints.
-
-        It is the dict of ``Subwords.to_state``, with a hash of the subwords added as
-        ``fingerprint``.
-        """
+        """Description of the subwords to save in checkpoints, with a hash of the subwords."""
         return {**self.subwords.to_state(), "fingerprint": self.subwords.fingerprint}
 
     @property
@@ -303,11 +292,6 @@ class VideoSummarizationTask(MultimodalTask):
         return min(source for source, _ in limits), min(target for _, target in limits)
 
     def build_model(self, cfg: Any, from_checkpoint: bool = False) -> Any:
-        """Build the model of a config.
-
-        ``from_checkpoint`` is True if the weights of the model are loaded from a checkpoint
-        afterwards.
-        """
         if not from_checkpoint:
             check_best_checkpoint_metric(self.cfg, SUMMARY_MEASURES, "summaries")
         # models without a dataclass have a Namespace, whose architecture is called arch
@@ -478,33 +462,19 @@ class VideoSummarizationTask(MultimodalTask):
         return RewardText(self.dictionary, subwords=self.subwords if splits else None)
 
     def decode_hypothesis(self, tokens: Tensor, split: str, line: int) -> str:
-        """Return the detokenized text of a hypothesis, with words instead of indexed OOV tokens.
-
-        Args:
-            tokens: [T] tokens of the hypothesis.
-            split: Name of the split.
-            line: Line of the split for which the hypothesis was generated.
-        """
+        """Return the detokenized text of a hypothesis, with words instead of indexed OOV tokens."""
         oov_words = self.oov_words.get(split)
         text = self.dictionary.string(tokens)
         return self.readable.decode_text(text, None if oov_words is None else oov_words[line])
 
     def build_bpe(self, args: Any) -> Any:
-        """Return the object that turns subwords into text.
-
-        Without ``--bpe``, ``args`` is None, and the object decodes the data folder's subwords. With
-        ``--bpe``, ``args`` are the options of fairseq's class with this name.
-        """
+        """Return the object that turns subwords into text; ``args`` is None without ``--bpe``."""
         return self.readable if args is None else super().build_bpe(args)
 
     def get_interactive_tokens_and_lengths(
         self, lines: list[str], encode_fn: Any
     ) -> tuple[list[Tensor], list[int]]:
-        """Tokenize the transcripts ``lines`` that ``fairseq-interactive`` reads.
-
-        ``encode_fn`` splits a transcript into subwords. The result is a list of the token indices
-        [t] of each transcript, and a list of the lengths t.
-        """
+        """Return tokens and lengths of the transcripts that ``fairseq-interactive`` reads."""
         if self.reads_video:
             raise UserError(
                 "fairseq-interactive: a line of text is no video: use fairseq-generate."
@@ -518,10 +488,7 @@ class VideoSummarizationTask(MultimodalTask):
     def build_dataset_for_inference(
         self, src_tokens: list[Tensor], src_lengths: Any, **kwargs: Any
     ) -> MultimodalDataset:
-        """Build the dataset of the transcripts that ``fairseq-interactive`` reads.
-
-        ``src_tokens`` has the token indices [t] of each transcript, ``src_lengths`` is ignored.
-        """
+        """Build the dataset of the transcripts that ``fairseq-interactive`` reads."""
         source = self._with_ends(TensorLines(src_tokens), self.max_positions()[0])
         return MultimodalDataset(
             None, None, None, self.dictionary, source=source, source_dictionary=self.dictionary

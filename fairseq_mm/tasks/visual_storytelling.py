@@ -124,10 +124,7 @@ class VisualStorytellingTask(MultimodalCaptioningTask):
     def check_split(
         self, text_path: str, text: Any, visual_path: str, visual_ids: list[str]
     ) -> dict[str, Any]:
-        """Check that every line has five images and five sentences.
-
-        For the arguments and the result see :meth:`MultimodalCaptioningTask.check_split`.
-        """
+        """Check that every line has five images and five sentences."""
         for number, line in enumerate(visual_ids, start=1):
             keys = line.split("\t")
             if len(keys) != NUM_IMAGES:
@@ -150,12 +147,7 @@ class VisualStorytellingTask(MultimodalCaptioningTask):
         return {"missing": self.missing, "rows_per_image": self.rows_per_image}
 
     def build_constraints(self, *, no_repeat_ngram: int = 0) -> StoryConstraints:
-        """Build the constraints of the generated stories from the config.
-
-        Args:
-            no_repeat_ngram: Length of word sequences that may occur only once in a story; 0 for no
-                limit.
-        """
+        """Build the constraints of the generated stories from the config."""
         cfg = self.cfg
         return StoryConstraints(
             self.dictionary,
@@ -167,11 +159,7 @@ class VisualStorytellingTask(MultimodalCaptioningTask):
         )
 
     def generator_for(self, models: Any, config: GenerationConfig, *, stream: int = 0) -> Any:
-        """Build the generator for a generation config, with the constraints of stories.
-
-        ``stream`` selects the sequence of random numbers for sampling, see
-        :class:`.SeededSampling`.
-        """
+        """Build the generator for a generation config, with the constraints of stories."""
         constraints = StoryConstraints(
             self.dictionary, no_repeat_ngram=config.no_repeat_ngram_size, **config.constraints
         )
@@ -199,14 +187,9 @@ class VisualStorytellingTask(MultimodalCaptioningTask):
         constraints: Optional[StoryConstraints] = None,
         **kwargs: Any,
     ) -> Any:
-        """Build the generator of stories.
+        """Build the generator of stories, see :meth:`GeneratesText.build_generator`.
 
-        Args:
-            models: One model, or the models of an ensemble.
-            args: Some or all of fairseq's generation options.
-            *others: Further arguments that fairseq passes.
-            constraints: Constraints of the stories; by default the constraints of the config.
-            **kwargs: Options of :meth:`GeneratesText.build_generator`.
+        ``constraints`` are the constraints of the stories, by default those of the config.
         """
         generator = super().build_generator(models, args, *others, **kwargs)
         if getattr(args, "score_reference", False):  # a scorer, which searches nothing
@@ -242,9 +225,6 @@ class VisualStorytellingTask(MultimodalCaptioningTask):
                     distributed.broadcast(buffer, 0, distributed.get_data_parallel_group())
 
     def get_prefix(self, sample: dict[str, Any]) -> Optional[Tensor]:
-        """Return the tokens of ``--prefix-words`` for each row of a batch, [B, words]; None without
-        the option.
-        """
         prefix = super().get_prefix(sample)
         if prefix is not None:
             sentences = " ".join(self.cfg.prefix_words.split()).split(SEPARATOR)
@@ -265,18 +245,12 @@ class VisualStorytellingTask(MultimodalCaptioningTask):
         return RewardText(self.dictionary, ignored=[self.separator_index])
 
     def decode_hypothesis(self, tokens: Tensor, split: str, line: int) -> str:
-        """Return the words of a story without sentence separators, like references.
-
-        For the arguments see :meth:`MultimodalTask.decode_hypothesis`.
-        """
+        """Return the words of a story without sentence separators, like references."""
         return self.dictionary.string(tokens, extra_symbols_to_ignore={self.separator_index})
 
 
 def _rows_per_image(features: FeatureStores, missing: frozenset[str]) -> int:
-    """Return the number of regions per image; raise UserError if images differ in this number.
-
-    ``missing`` are the ids of images that become padding; their features, if any, are ignored.
-    """
+    """Return the number of regions per image, which all images but the ``missing`` must share."""
     counts: dict[int, str] = {}  # number of regions -> first image with it
     for key in features.ids:
         if key not in missing:
@@ -295,11 +269,7 @@ def _rows_per_image(features: FeatureStores, missing: frozenset[str]) -> int:
 
 
 def _check_sentences(path: str, text: Any, separator: int) -> None:
-    """Raise UserError if a line of ``text`` is no story of five sentences with words.
-
-    ``path`` is the path of the text, for messages, ``separator`` the index of the separator between
-    sentences.
-    """
+    """Raise UserError if a line of ``text`` is no story of five sentences with words."""
     wrong = []
     for number in range(len(text)):
         line = text[number].numpy()

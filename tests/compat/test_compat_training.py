@@ -1,4 +1,4 @@
-"""Repairs of fairseq's training: gradients of ``--amp``, positions and batches of resumed data."""
+"""Repairs of fairseq's training: gradients on a CPU, positions and batches of resumed data."""
 
 import gc
 import inspect
