@@ -27,7 +27,6 @@ from toy_data import (
 from toy_processes import needs_fork, train_by, training_configuration
 
 from fairseq_mm import compat
-from fairseq_mm.errors import UserError
 
 TRAINING = (
     *("--task", "multimodal_captioning", "--arch", "m_rnn_tiny", "--criterion", "cross_entropy"),
@@ -396,13 +395,6 @@ def test_a_recipe_that_is_not_complete_ends_hydra_in_one_line(
     assert "Traceback" not in result.stderr
 
 
-def test_user_dir_is_found_by_its_bare_name_from_a_checkout(started_python, tmp_path, data):
-    command = [started_python, "-m", "fairseq_cli.train", str(data), *TRAINING]
-    command += ["--user-dir", "fairseq_mm", "--save-dir", str(tmp_path), "--batch-size", "6"]
-    result = subprocess.run(command, capture_output=True, text=True, cwd=PACKAGE.parent)
-    assert result.returncode == 0, result.stderr[-2000:]
-
-
 def test_mistake_ends_fairseq_train_with_one_line_and_status_2(started_python, tmp_path, data):
     (data / "features.h5").write_text("no store")
     command = [started_python, "-m", "fairseq_cli.train", str(data), *TRAINING]
@@ -418,11 +410,3 @@ def test_language_models_take_a_line_a_sample():
     lines = [torch.tensor([4, 5, 2]), torch.tensor([6, 2])]
     blocks = TokenBlockDataset(lines, sizes, None, pad=1, eos=2, break_mode="eos")
     assert [block.tolist() for block in blocks] == [[4, 5, 2], [6, 2]]
-
-
-def test_a_missing_validation_split_is_still_an_error(monkeypatch, tmp_path, data):
-    for path in data.glob("valid.*"):
-        path.unlink()
-    where = ("--save-dir", tmp_path, "--batch-size", "6")
-    with pytest.raises((FileNotFoundError, UserError), match="valid"):
-        run_fairseq(monkeypatch, "train", data, *TRAINING, *where)

@@ -1,6 +1,5 @@
 """Repairs of fairseq's training: gradients on a CPU, positions and batches of resumed data."""
 
-import gc
 import inspect
 import math
 import shutil
@@ -11,7 +10,6 @@ import torch
 from fairseq import utils
 from fairseq.data.iterators import EpochBatchIterator
 from toy_data import run_fairseq
-from toy_processes import all_children_end
 from toy_story_models import make_story_folder
 from toy_training_states import assert_same_training
 
@@ -50,21 +48,6 @@ def test_batches_are_shuffled_where_the_curriculum_ends():
     iterator = epoch_iterator(1, 0, **REUSING)
     orders = [list(iterator.next_epoch_itr(shuffle=shuffle)) for shuffle in (False, True)]
     assert orders[0] == sorted(orders[1]) != orders[1]
-
-
-@pytest.mark.skipif(
-    "persistent_workers" not in inspect.signature(EpochBatchIterator).parameters,
-    reason="stock fairseq 0.12.2 leaves workers to the garbage collector",
-)
-def test_workers_end_without_a_buffer():
-    iterator = epoch_iterator(1, 0, num_workers=1, buffer_size=0, **REUSING)
-    gc.disable()  # it would end them one day
-    try:
-        for _ in range(2):
-            assert len(list(iterator.next_epoch_itr())) == 10
-        assert all_children_end()
-    finally:
-        gc.enable()
 
 
 @pytest.mark.parametrize("before", [1, 2, 3, 4])

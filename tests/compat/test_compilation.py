@@ -1,14 +1,11 @@
 """--compile: the same training as without it, and errors of one line."""
 
-from types import SimpleNamespace
-
 import pytest
 import torch
 from toy_data import make_captions_folder, run_fairseq
 from toy_training_states import OPTIONS, train_until
 
 from fairseq_mm.compat import (
-    compile_model,
     explaining_failed_compilation,
     without_cudnn_attention,
 )
@@ -55,14 +52,6 @@ def test_a_compiler_that_fails_in_an_update_or_a_validation_is_said(
     message = r"^--compile: the model cannot be compiled: .*No space left.*Train without"
     with pytest.raises(UserError, match=message):
         run_fairseq(monkeypatch, "train", tmp_path / "data", *options)
-
-
-def test_a_folder_of_compiled_files_that_cannot_be_made_is_said():
-    def fail():
-        raise FileNotFoundError(2, "No such file or directory", "/nowhere/cache")
-
-    with pytest.raises(UserError, match=r"^--compile: the model cannot be compiled: .*'/nowhere/"):
-        compile_model(SimpleNamespace(compile=fail))
 
 
 def test_a_failing_compiler_is_said():

@@ -11,7 +11,6 @@ import pytest
 import torch
 from fairseq import checkpoint_utils, options
 from fairseq.criterions.cross_entropy import CrossEntropyCriterion
-from fairseq.dataclass.configs import GenerationConfig
 from fairseq.sequence_generator import EnsembleModel
 from toy_data import (
     build_model,
@@ -425,17 +424,6 @@ def test_fairseqs_commands_have_the_defaults_of_the_task(parser, task, table):
     given = ["--beam", "5", "--max-len-b", "200", "--min-len", "1", "--no-repeat-ngram-size", "0"]
     args = options.parse_args_and_arch(parser(), input_args=[*named, *given])
     assert (args.beam, args.max_len_b, args.min_len, args.no_repeat_ngram_size) == (5, 200, 1, 0)
-
-
-def test_defaults_that_are_not_a_tasks_own_are_fairseqs():
-    fields = GenerationConfig.__dataclass_fields__
-    for table, changed in (
-        (defaults.CAPTIONS, {"beam", "max_len_b"}),
-        (defaults.VISUAL_STORIES, set()),
-        (defaults.PROMPT_STORIES, {"min_len", "max_len_b"}),
-        (defaults.SUMMARIES, {"max_len_b", "no_repeat_ngram_size"}),
-    ):
-        assert {name for name, value in table.items() if value != fields[name].default} == changed
 
 
 def test_a_penalty_that_favours_unk_needs_that_it_is_allowed(captions, by_fairseq_generate):

@@ -232,17 +232,6 @@ def test_a_fusion_model_says_where_data_and_checkpoint_were_moved_to(
     assert validate(moved, fusion) == validate(data, fusion)
 
 
-def test_the_frozen_part_is_the_pretrained_model(story, fusion):
-    pretrained, fused = weights_of(story), weights_of(fusion)
-    for name, weights in fused.items():
-        for prefix, origin in (
-            ("encoder.frozen.", "encoder."),
-            ("decoder.frozen.", "decoder.trunk."),
-        ):
-            if name.startswith(prefix):
-                assert torch.equal(weights, pretrained[origin + name[len(prefix) :]])
-
-
 def test_ensembles_average_their_models(generate, data, story, fusion):
     alone = generate(data, story, "--beam", "2")
     twice = generate(data, f"{story}:{story}", "--beam", "2")

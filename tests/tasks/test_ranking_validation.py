@@ -143,6 +143,7 @@ def test_ties_count_against_the_system():
             ("--store-ema", "--ema-decay", "1"),
             "--ema-decay must be 0 or more and below 1, but is 1",
         ),
+        (("--image-pooling", "gpo"), "but the features have one region an image"),
         (("--word-vectors", "none.txt"), "none.txt: cannot be read as word vectors"),
     ],
 )
@@ -330,11 +331,6 @@ def test_regions_are_pooled_in_training_ranking_and_search(monkeypatch, tmp_path
     np.testing.assert_allclose(open_features([str(store)]).read("valid3.jpg"), expected, atol=1e-6)
 
 
-def test_regions_of_a_pooled_feature_are_refused_in_a_line(monkeypatch, tmp_path, data):
-    with pytest.raises(UserError, match="but the features have one region an image"):
-        train(monkeypatch, data, tmp_path / "ck", "--image-pooling", "gpo")
-
-
 def test_checkpoint_of_word_vectors_needs_no_file(monkeypatch, tmp_path, data):
     vectors = tmp_path / "vectors.txt"
     vectors.write_text("dog 1 2 3 4 5 6\ncat 0 1 0 1 0 1\n")
@@ -382,25 +378,6 @@ def test_two_processes_train_and_validate(tmp_path, data):
     checkpoint = tmp_path / "two" / "checkpoint_last.pt"
     rsum, _, _ = scores_by_loops(checkpoint, data)
     assert torch.load(checkpoint)["extra_state"]["val_loss"] == pytest.approx(rsum, abs=0.1)
-
-
-@needs_fork
-@pytest.mark.parametrize(
-    "backend", ["legacy_ddp", pytest.param("pytorch_ddp", marks=pytest.mark.slow)]
-)
-def test_two_processes_train_one_temperature(tmp_path, data, backend):
-    """36 lines in batches of 8: at the end of an epoch one process has none."""
-    options = ("--loss", "info_nce", "--learn-temperature", "--batch-size", "8")
-
-    def train_rank(*others):
-        with pytest.MonkeyPatch.context() as monkeypatch:
-            others = ("--ddp-backend", backend, *others)
-            train(monkeypatch, data, tmp_path / "two", *options, *others)
-
-    run_two_processes(train_rank)
-    state = torch.load(tmp_path / "two" / "checkpoint_last.pt")["criterion"]
-    (learnt,) = state.values()
-    assert float(learnt.exp()) != pytest.approx(0.1, abs=1e-4)
 
 
 @needs_fork

@@ -1,14 +1,12 @@
 """Fusion training by two processes equals that by one, with the frozen part in place."""
 
-import multiprocessing
-import os
-import socket
+import functools
 
 import pytest
 import torch
 from numerics import assert_close
 from toy_data import run_fairseq
-from toy_processes import needs_fork
+from toy_processes import needs_fork, run_two_processes
 from toy_story_models import FUSION, make_story_folder
 
 TRAINING = (
@@ -23,34 +21,6 @@ def train(data, save_dir, *options):
     with pytest.MonkeyPatch.context() as monkeypatch:
         arguments = (data, *TRAINING, "--save-dir", save_dir, "--max-update", "2", *options)
         run_fairseq(monkeypatch, "train", *arguments)
-    return torch.load(save_dir / "checkpoint_last.pt")["model"]
-
-
-def _run_rank(rank, port, data, save_dir, options):
-    torch.set_num_threads(1)
-    address = ("--distributed-init-method", f"tcp://127.0.0.1:{port}")
-    world = ("--distributed-world-size", "2", "--distributed-rank", str(rank), *address)
-    train(
-        data, save_dir, *options, *world, "--distributed-no-spawn", "--distributed-backend", "gloo"
-    )
-    os._exit(0)
-
-
-def train_with_two_processes(data, save_dir, *options):
-    with socket.socket() as server:
-        server.bind(("127.0.0.1", 0))
-        port = server.getsockname()[1]
-    # forked processes have fairseq imported already
-    context = multiprocessing.get_context("fork")
-    ranks = [
-        context.Process(target=_run_rank, args=(rank, port, data, save_dir, options))
-        for rank in range(2)
-    ]
-    for rank in ranks:
-        rank.start()
-    for rank in ranks:
-        rank.join(timeout=120)
-    assert [rank.exitcode for rank in ranks] == [0, 0]
     return torch.load(save_dir / "checkpoint_last.pt")["model"]
 
 
@@ -73,9 +43,9 @@ def test_two_processes_train_fusion_as_one_does(folder, tmp_path, backend):
         *("--arch", "conv_story_fusion", *FUSION.split(), "--decoder-out-embed-dim", "10"),
         *("--pretrained-checkpoint", pretrained, "--batch-size", "2"),
     )
-    two = train_with_two_processes(
-        folder / "data", tmp_path / "two", *options, "--ddp-backend", backend
-    )
+    ranks = (*options, "--ddp-backend", backend)
+    run_two_processes(functools.partial(train, folder / "data", tmp_path / "two", *ranks))
+    two = torch.load(tmp_path / "two" / "checkpoint_last.pt")["model"]
     # one process takes both processes' batches before each step
     one = train(folder / "data", tmp_path / "one", *options, "--update-freq", "2")
     frozen = torch.load(pretrained)["model"]

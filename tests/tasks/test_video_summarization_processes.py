@@ -40,13 +40,9 @@ def assert_same_weights(one, other, **tolerances):
         torch.testing.assert_close(other["model"][name], weights, msg=name, **tolerances)
 
 
-@pytest.mark.parametrize(
-    "precision",
-    [(), pytest.param(("--memory-efficient-bf16", "--bf16"), marks=pytest.mark.slow)],
-)
-def test_a_resumed_run_is_the_run(data, tmp_path, precision):
+def test_a_resumed_run_is_the_run(data, tmp_path):
     """Interrupted within the second epoch, whose batches are others than the first's."""
-    options = (*precision, "--update-freq", "2", "--max-epoch", "3")
+    options = ("--update-freq", "2", "--max-epoch", "3")
     whole = train(data, tmp_path / "whole", *options)
     saving = ("--save-interval-updates", "1", "--keep-interval-updates", "-1")
     train(data, tmp_path / "first", *options, *saving, "--max-update", "3")
