@@ -239,7 +239,8 @@ def test_typical_sampling_equals_transformers(lprobs, topk, topp):
             ]
         )
     warped = transformers.TypicalLogitsWarper(0.4)(None, warped)
-    values, words = search(topk=topk, topp=topp, typical_p=0.4)._candidates(lprobs)
+    values, words = search(topk=topk, topp=topp)._truncated(lprobs)
+    values = forbid_untypical(values, 0.4)
     found = torch.full_like(lprobs, -math.inf).scatter_(1, words, values)
     assert torch.equal(found, warped)
     assert found.gt(-math.inf).sum(dim=1).unique().numel() > 1 or topp < 1
