@@ -176,13 +176,6 @@ def test_the_page_shows_images_words_and_arrows(inspect, folder, tmp_path):
     assert "data:image" not in page.read_text()
 
 
-def test_without_files_the_data_is_printed(folder, capsys):
-    command = ["inspect", folder / "data", "--checkpoint", folder / "transtory_full_tiny.pt"]
-    assert main([*map(str, command)]) == 0
-    (line,) = capsys.readouterr().out.splitlines()
-    assert json.loads(line)["item"] == 0
-
-
 DATA, STORE = "data", "data/features.h5"
 
 
@@ -191,11 +184,9 @@ DATA, STORE = "data", "data/features.h5"
     [
         ([], r"SOURCE: give a data folder, or what `fairseq-mm tell --jsonl` wrote"),
         ([DATA, "--words", 3], r"--words: is no option of models of images, such as"),
-        ([DATA, "--layers"], r"--layers: is no option of models of images"),
         ([DATA, "--images", DATA], r"--images: needs --html beside it"),
         ([DATA, "--weights", STORE], r"--weights: no image is read where features are given"),
         ([DATA, "--line", "8"], r"--lines must be from 0 to 7 \(.*valid.visual_ids\), but is 8"),
-        ([DATA, "--html", "/nowhere/a.html"], r"there is no folder /nowhere"),
         ([DATA, "--data", DATA], r"--data .*data: leave out .*data"),
         (["--data", STORE], r"--data|features.h5"),
         (["a.jpg"], r"a.jpg.*[Nn]o such file"),

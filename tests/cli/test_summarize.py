@@ -244,15 +244,6 @@ def test_items_of_a_store_are_summarised_without_videos(summarize, stored, trans
     assert "features.h5: no features for 'x' among 18 items" in err[0]
 
 
-def test_draws_follow_the_seed(summarize, stored):
-    features, data = stored
-    drawn = [
-        summarize(data, *features, *SHORT, "--sampling", "--sampling-topk", 9, "--seed", seed)[1]
-        for seed in (1, 1, 2)
-    ]
-    assert drawn[0] == drawn[1] != drawn[2]
-
-
 def test_models_of_transcripts_need_no_video(summarize, trained, transcripts, stored):
     model = fairseq_mm.from_pretrained(trained / "t5", device="cpu")
     assert model.processor.encoder.tokenizer == "lower"  # of prepare.json
@@ -296,12 +287,8 @@ def test_a_video_beside_a_model_of_transcripts_is_not_looked_at(
         (["a.jsonl", "--transcript", "a.txt"], "--transcript: a.jsonl brings its own"),
         (["--features", "f.h5", "--transcript", "a.txt"], "--transcript: name the item of"),
         (["--features", "f.h5", "--weights", "w.pt"], "--features and --weights: leave one of "),
-        (["a.mp4", "--batch-size", "0"], "--batch-size must be 1 or more, but is 0."),
-        (["a.mp4", "--output", "absent/x.txt"], "--output absent/x.txt: there is no folder absent"),
         (["a.mp4", "--html", "absent/x.html"], "--html absent/x.html: there is no folder absent"),
         (["a.mp4", "--output", "/"], "--output /: is a folder; give the name of a file in it."),
-        (["a.mp4", "--output", "x", "--html", "x"], "--html and --output name one file; give two."),
-        (["a.mp4", "--beam", "0"], "`beam` must be 1 or more, but is 0."),
         (["--transcript", "a.txt"], "a.txt: cannot be read"),
     ],
 )

@@ -284,11 +284,6 @@ def test_several_hypotheses_of_a_search_are_written(tell, files, model, tmp_path
         ),
         (["--checkpoint", "{story}", "--prompts", "{prompts}"], "must be UTF-8 text, but is not ("),
         (["--checkpoint", "{story}", "--prompts", "/dev/null"], "must have prompts, but is empty."),
-        (["--checkpoint", "none", "--prompt", "a"], "none: no such checkpoint or folder."),
-        (
-            ["--checkpoint", "{story}", "--prompt", "a", "--output", "no/x"],
-            "there is no folder no.",
-        ),
     ],
 )
 def test_what_cannot_be_generated_is_one_line(tell, files, arguments, message):
