@@ -258,13 +258,12 @@ def _video_writer(args: argparse.Namespace) -> VideoWriter:
         raise UserError("--pretrained brings its dictionary; leave --dictionary out with it.")
     if args.pretrained is not None:
         args.dictionary = args.pretrained / "dict.txt"
-        if not args.dictionary.exists():
-            raise UserError(
-                f"--pretrained {args.pretrained}: has no dict.txt; fairseq-mm convert writes one "
-                "beside a checkpoint."
-            )
     vocabulary = _vocabulary(args, "text", max_words=args.max_words)
-    subwords = _subwords(args)
+    subwords = Subwords(indexed_oov=args.indexed_oov)
+    if args.pretrained is not None:
+        subwords = Subwords.from_pretrained(args.pretrained)
+        if args.indexed_oov:  # for its error: pieces have no unknown words to index
+            subwords = Subwords(subwords.kind, files=subwords.files, indexed_oov=args.indexed_oov)
     pretrained = None if args.pretrained is None else str(args.pretrained)
     # after a tokenizer, the text would become pieces that the pretrained model never saw
     tokenizer = args.tokenizer or (args.tokenizer_of_words if subwords.kind == "none" else "none")
@@ -274,15 +273,6 @@ def _video_writer(args: argparse.Namespace) -> VideoWriter:
         subwords,
         **_common(args, tokenizer=tokenizer, pretrained=pretrained),
     )
-
-
-def _subwords(args: argparse.Namespace) -> Subwords:
-    if args.pretrained is None:
-        return Subwords(indexed_oov=args.indexed_oov)
-    subwords = Subwords.from_pretrained(args.pretrained)
-    if args.indexed_oov:  # for its error: pieces have no unknown words to index
-        return Subwords(subwords.kind, files=subwords.files, indexed_oov=args.indexed_oov)
-    return subwords
 
 
 KINDS = {

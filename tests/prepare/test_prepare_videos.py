@@ -140,7 +140,7 @@ def test_unknown_words_are_numbered(prepare, tmp_path):
     ("options", "message"),
     [
         (["--pretrained", "p", "--dictionary", "x"], "--pretrained brings its dictionary; leave"),
-        (["--pretrained", "p"], "--pretrained p: has no dict.txt; fairseq-mm convert writes one"),
+        (["--pretrained", "p"], "p/dict.txt: cannot be read (No such file or directory)."),
         (["--max-words", "-1"], "--max-words must be at least 1, but is -1 instead."),
         (["--indexed-oov", "-1"], "--indexed-oov must be between 0 and 100000, but is -1"),
         (["--indexed-oov", "10000000"], "--indexed-oov must be between 0 and 100000, but is 1"),
