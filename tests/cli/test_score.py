@@ -430,15 +430,6 @@ def test_wrong_arguments_are_one_line(score, write, tmp_path, monkeypatch, argum
     assert all(part in err for part in message.split(".*"))
 
 
-def test_file_that_cannot_be_written_is_one_line(score, write, tmp_path):
-    (tmp_path / "taken").mkdir()
-    path = write("t.jsonl", jsonl(TEXTS))
-    status, _, _, err = score(path, "--per-item", tmp_path / "taken")
-    assert status == 2
-    assert "taken: is a folder; give the name of a file in it." in err
-    assert not list(tmp_path.glob("*.partial"))
-
-
 def test_generated_output_without_a_data_folder_says_what_it_needs(score, write, data):
     path = write("g.txt", generated(TEXTS))
     references = data / "valid.references.jsonl"
@@ -450,14 +441,6 @@ def test_generated_output_without_a_data_folder_says_what_it_needs(score, write,
         status, _, _, err = score(path, *options, folder=False)
         assert status == 2
         assert "references are needed: give --data DIR (and --split), or --references." in err
-
-
-def test_cider_of_one_item_says_that_it_is_zero_by_definition(score, write):
-    status, result, _, _ = score(write("t.jsonl", jsonl({"a.jpg": TEXTS["a.jpg"]})))
-    entry = next(e for e in result["scores"] if e["metric"] == "cider")
-    assert status == 0
-    assert entry["value"] == 0
-    assert entry["note"].startswith("0 by definition")
 
 
 def coco_example(score, folder, metrics):
@@ -504,18 +487,6 @@ NUMBERED = {"COCO_val2014_000000000012.jpg": "a dog runs", "000000000007.jpg": "
 def references_of(write, names):
     lines = [json.dumps({"id": name, "references": ["a dog"]}) + "\n" for name in names]
     return write("r.jsonl", "".join(lines))
-
-
-def test_a_submission_has_numbers_of_images(score, write, tmp_path):
-    out = tmp_path / "captions_val2014_own_results.json"
-    references = references_of(write, NUMBERED)
-    arguments = ("--references", references, "--metrics", "diversity", "--submission", out)
-    status, _, _, _ = score(write("t.jsonl", jsonl(NUMBERED)), *arguments, folder=False)
-    assert status == 0
-    assert json.loads(out.read_text()) == [
-        {"image_id": 12, "caption": "a dog runs"},
-        {"image_id": 7, "caption": "two men"},
-    ]
 
 
 def test_a_submission_has_the_captions_without_references_too(score, write, tmp_path):
@@ -595,16 +566,6 @@ def test_coco_example_has_the_published_meteor(score, shared_data):
     pytest.importorskip("pycocoevalcap")
     found = coco_example(score, shared_data("coco_caption"), "meteor")
     assert round(found["meteor"], 5) == 0.19525
-
-
-def test_output_generated_for_another_split_is_refused(score, write):
-    """Two splits of equal size have the same line numbers."""
-    text = "cfg: {'dataset': {'gen_subset': 'test', 'num_shards': 1}}\n" + generated(TEXTS)
-    status, _, _, err = score(write("g.txt", text), "--split", "valid")
-    assert status == 2
-    assert "g.txt: was generated for the split test, but --split is valid." in err
-    status, _, _, _ = score(write("g.txt", text.replace("'test'", "'valid,test'")))
-    assert status == 0
 
 
 def test_variety_is_measured_beside_the_references(score, write):

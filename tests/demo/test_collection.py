@@ -62,11 +62,6 @@ def test_the_same_seed_draws_the_same_collection(folder, tmp_path_factory):
     assert read(other / "captions.jsonl")[0] == read(folder / "captions.jsonl")[0]
 
 
-def test_drawing_again_leaves_nothing_of_the_former_images(folder):
-    draw_images(folder, {"train": 2}, seed=4)
-    assert len(list((folder / "images").iterdir())) == 2
-
-
 def test_captions_are_checked_against_one_image_alone(folder):
     records = [record for record in read(folder / "captions.jsonl") if record["split"] == "test"]
     captions = {record["image"].split("/")[1]: record["captions"][0] for record in records}

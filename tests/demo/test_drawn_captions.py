@@ -3,7 +3,7 @@
 import random
 
 import pytest
-from drawings.captions import RELATION_WORDS, is_true, true_captions, write_captions
+from drawings.captions import is_true, write_captions
 from drawings.scenes import COLOURS, SHAPES, Scene, Thing, compose_scene
 
 COLUMN = Scene(
@@ -70,13 +70,6 @@ def test_false_captions(scene, caption):
     assert not is_true(caption, scene)
 
 
-def test_every_true_caption_is_listed_once():
-    assert sorted(true_captions(ALONE)) == sorted(set(true_captions(ALONE)))
-    # sizes, starts and wordings; and of two things both orders, verbs and words of the relation
-    assert len(list(true_captions(ALONE))) == 2 * 2 * 3
-    assert len(list(true_captions(COLUMN))) == len(set(true_captions(COLUMN))) == 4 * 2 * 2 * 2 * 2
-
-
 def test_all_write_captions_many_scenes_are_true_and_differ():
     rng = random.Random(11)
     for _ in range(200):
@@ -105,15 +98,3 @@ def test_changing_any_word_that_means_something_makes_a_caption_false():
             for change in changes:
                 other = " ".join([*words[:place], change, *words[place + 1 :]])
                 assert not is_true(other, scene)
-
-
-def test_both_directions_and_all_wordings_are_written():
-    rng = random.Random(13)
-    written = {
-        words
-        for _ in range(400)
-        for caption in write_captions(compose_scene(rng), rng, 2)
-        for words in RELATION_WORDS
-        if f" {words} " in caption
-    }
-    assert written == set(RELATION_WORDS)

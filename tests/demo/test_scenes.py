@@ -1,7 +1,6 @@
 """Scenes: everything fits, relations are unmistakable, held-out combinations stay out."""
 
 import itertools
-import json
 import random
 
 import pytest
@@ -44,20 +43,6 @@ def test_things_stand_in_reading_order(scenes):
             assert relation(*scene.things) == expected[scene.arrangement]
 
 
-def test_no_two_things_of_a_scene_share_colour_or_shape(scenes):
-    for scene in scenes:
-        assert len({thing.colour for thing in scene.things}) == len(scene.things)
-        assert len({thing.shape for thing in scene.things}) == len(scene.things)
-
-
-def test_sizes_can_be_told_apart(scenes):
-    radii = {"small": [], "large": []}
-    for scene in scenes:
-        for thing in scene.things:
-            radii[thing.size].append(thing.radius)
-    assert min(radii["large"]) > 1.25 * max(radii["small"])
-
-
 def test_an_eighth_of_the_combinations_is_held_out():
     # 2 arrangements, 6 * 5 pairs of colours, 4 * 3 pairs of shapes
     held_out = held_out_combinations(1)
@@ -67,20 +52,9 @@ def test_an_eighth_of_the_combinations_is_held_out():
     assert {combination[0] for combination in held_out} == {"column", "row"}
 
 
-def test_a_combination_is_the_arrangement_and_the_looks_without_sizes(scenes):
-    scene = next(scene for scene in scenes if scene.arrangement == "row")
-    one, other = scene.things
-    assert scene.combination == ("row", one.colour, one.shape, other.colour, other.shape)
-
-
 def test_excluded_combinations_never_occur_and_required_ones_always():
     held_out = held_out_combinations(1)
     rng = random.Random(2)
     for _ in range(300):
         assert compose_scene(rng, excluded=held_out).combination not in held_out
         assert compose_scene(rng, required=held_out).combination in held_out
-
-
-def test_a_scene_survives_json(scenes):
-    for scene in scenes[:20]:
-        assert Scene.from_json(json.loads(json.dumps(scene.to_json()))) == scene

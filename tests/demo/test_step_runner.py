@@ -1,6 +1,5 @@
 """Steps run once, are shown, continue after an interruption, and run beside each other."""
 
-import errno
 import json
 import os
 import re
@@ -14,7 +13,6 @@ import pytest
 import step_runner
 from step_runner import PACKAGE, StepRunner
 
-from fairseq_mm.cli.script import run_script
 from fairseq_mm.errors import UserError
 
 SETTINGS = {"seed": 1}
@@ -108,25 +106,6 @@ def test_finished_steps_are_not_repeated_and_failed_ones_are(tmp_path, capsys):
     assert capsys.readouterr().out.count("done before") == 1
 
 
-def test_what_a_called_function_returns_is_shown(tmp_path, capsys):
-    runner = StepRunner(tmp_path / "demo", SETTINGS, total=2)
-    runner.call("Name", "os.path.basename", p="a/name")
-    runner.call("Folder", "os.path.dirname", p="a/name", shown=str.upper)
-    first, end, *others = capsys.readouterr().out.splitlines()
-    assert first == "[1/2] Name"
-    assert re.fullmatch(r"\[1/2\] Name: name; \d+\.\d s", end)
-    assert others[:2] == ["[2/2] Folder", "[2/2] Folder: A"]
-
-
-def test_a_run_that_was_interrupted_in_its_first_step_continues(tmp_path):
-    runner = StepRunner(tmp_path / "demo", SETTINGS, total=1)
-    with pytest.raises(UserError, match="exit status 3"):
-        runner.command("First", "fail", output=tmp_path / "first")
-    StepRunner(tmp_path / "demo", SETTINGS, total=1).command("First", "echo first")
-    with pytest.raises(UserError, match="other settings"):
-        StepRunner(tmp_path / "demo", {"seed": 2}, total=1)
-
-
 def test_other_settings_and_foreign_folders_are_refused(tmp_path):
     StepRunner(tmp_path / "demo", SETTINGS, total=1).command("First", "echo one")
     with pytest.raises(UserError, match=r'demo: was made with other settings \({"seed": 1}, now'):
@@ -174,13 +153,6 @@ def test_tracks_run_beside_each_other_where_there_are_cores(tmp_path, monkeypatc
     runner.side_by_side(lambda: runner.command("All", "threads", output=tmp_path / "threads"))
     assert (tmp_path / "threads").read_text() == f"{cores}\n"
     assert StepRunner(tmp_path / "demo", SETTINGS, total=4).seconds == runner.seconds
-
-
-def test_threads_that_the_user_chose_stay(tmp_path, monkeypatch):
-    monkeypatch.setenv("OMP_NUM_THREADS", "3")
-    runner = StepRunner(tmp_path / "demo", SETTINGS, total=1)
-    runner.side_by_side(lambda: runner.command("All", "threads", output=tmp_path / "threads"))
-    assert (tmp_path / "threads").read_text() == "3\n"
 
 
 def test_each_line_says_of_which_step_it_is(tmp_path, monkeypatch, capsys):
@@ -248,35 +220,6 @@ def test_a_track_waits_for_a_step_of_an_earlier_one(tmp_path, monkeypatch, capsy
     # done before, in another run
     StepRunner(tmp_path / "demo", SETTINGS, total=3).wait_for("Say it")
     assert runner.commands["Say it"] == "echo one"
-
-
-def test_a_track_that_waits_ends_if_the_other_fails(tmp_path, monkeypatch):
-    monkeypatch.setattr(step_runner, "available_cores", lambda: 2)
-    runner = StepRunner(tmp_path / "demo", SETTINGS, total=2)
-    ended = []
-
-    def waits() -> None:
-        try:
-            runner.wait_for("Fail")
-        finally:
-            ended.append("waits")
-
-    with pytest.raises(UserError, match=r"^Fail: ended with exit status 3: something"):
-        runner.side_by_side(lambda: runner.command("Fail", "fail"), waits)
-    assert ended == ["waits"]
-
-
-@pytest.mark.parametrize(("cores", "tracks", "threads"), [(2, 6, 1), (8, 3, 2), (3, 1, 3)])
-def test_the_cores_are_shared_by_the_tracks_that_run_at_a_time(
-    tmp_path, monkeypatch, cores, tracks, threads
-):
-    monkeypatch.setattr(step_runner, "available_cores", lambda: cores)
-    monkeypatch.delenv("OMP_NUM_THREADS")
-    runner = StepRunner(tmp_path / "demo", SETTINGS, total=1)
-    idle = [lambda: None] * (tracks - 1)
-    output = tmp_path / "threads"
-    runner.side_by_side(lambda: runner.command("All", "threads", output=output), *idle)
-    assert output.read_text() == f"{threads}\n"
 
 
 def test_a_process_that_does_not_end_is_killed(tmp_path, monkeypatch):
@@ -347,24 +290,3 @@ def test_no_run_begins_while_processes_of_a_killed_run_go_on(tmp_path):
     again = StepRunner(tmp_path / "demo", {}, total=1)
     again.side_by_side(lambda: again.command("Say it", "echo one"))
     assert list(again.seconds) == ["Say it"]
-
-
-def test_a_run_that_was_killed_at_its_start_continues(tmp_path):
-    (tmp_path / "demo").mkdir()
-    (tmp_path / "demo" / "demo.json.partial").write_text('{"sett')
-    StepRunner(tmp_path / "demo", SETTINGS, total=1)
-    assert {path.name for path in (tmp_path / "demo").iterdir()} == {"demo.json", "logs"}
-
-
-def test_a_folder_that_cannot_be_written_is_said_in_one_line(tmp_path, monkeypatch, capsys):
-    (tmp_path / "file").touch()
-    folder = tmp_path / "file" / "demo"
-    monkeypatch.setattr(sys, "argv", ["run_demo.py"])
-    assert run_script("", [], lambda args: StepRunner(folder, SETTINGS, total=1) and 0) == 2
-    assert capsys.readouterr().err == f"run_demo.py: {folder}: Not a directory.\n"
-
-    def fail(args):
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    assert run_script("", [], fail) == 2
-    assert capsys.readouterr().err == "run_demo.py: the output: No space left on device.\n"

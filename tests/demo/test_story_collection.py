@@ -55,20 +55,6 @@ def test_images_are_dark_at_night_and_light_by_day(folder):
             assert (np.median(image) < 128) == Moment.from_json(record).night
 
 
-def test_the_same_seed_draws_the_same_stories(folder, tmp_path_factory):
-    other = tmp_path_factory.mktemp("other")
-    draw_stories(other, {**SIZES, "train": 4}, seed=4)
-    for name in ("train-0004-5.jpg", "test-0003-1.jpg"):
-        same = (folder / "images" / name).read_bytes()
-        assert (other / "images" / name).read_bytes() == same
-    assert read(other / "stories.jsonl")[0] == read(folder / "stories.jsonl")[0]
-
-
-def test_drawing_again_leaves_nothing_of_the_former_images(folder):
-    draw_stories(folder, {"train": 1}, seed=4)
-    assert len(list((folder / "images").iterdir())) == 5
-
-
 def test_sentences_are_checked_against_one_image_alone(folder):
     stories = {
         truth["id"]: record["sentences"]

@@ -21,11 +21,6 @@ def read(path):
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
-def test_a_prompt_has_all_facts():
-    assert QUEST.prompt == "[WP] A proud fox looks for an orange drum in the cave."
-    assert QUEST._replace(colour="red").prompt.endswith("for a red drum in the cave.")
-
-
 def test_every_written_story_is_right_in_all_wordings():
     rng = random.Random(3)
     wordings = set()

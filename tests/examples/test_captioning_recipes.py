@@ -117,15 +117,6 @@ def test_data_without_tags_is_refused_before_it_is_embedded(run_recipe, tmp_path
     assert not (tmp_path / "saved").exists()
 
 
-def test_where_nothing_is_embedded_no_folder_is_left(run_recipe, tmp_path):
-    run_recipe(EXAMPLE, "train_sc_nlm", *POSITIONAL, status=1)  # `embed` has written nothing
-    assert not (tmp_path / "saved").exists()
-    (tmp_path / "saved").mkdir()
-    (tmp_path / "saved" / "notes").touch()
-    run_recipe(EXAMPLE, "train_sc_nlm", *POSITIONAL, status=1)
-    assert [path.name for path in (tmp_path / "saved").iterdir()] == ["notes"]
-
-
 @pytest.mark.parametrize("recipe", ["train_vse", "train_sc_nlm"])
 def test_another_value_of_paper_is_refused_in_a_line(run_recipe, recipe):
     stderr = run_recipe(EXAMPLE, recipe, *POSITIONAL, status=2, PAPER="yes")
@@ -258,15 +249,6 @@ def test_steps_that_were_done_with_other_inputs_are_refused(run_recipe, tmp_path
     assert error.startswith("out: was begun with captions of checksum ")
     error = run_recipe(EXAMPLE, "own_images", "own/captions.jsonl", "", status=2)
     assert error == "OUT must be a folder, but is empty.\n"
-
-
-def test_inputs_may_be_corrected_until_a_step_is_done(run_recipe, tmp_path):
-    make_text(tmp_path / "text")
-    (tmp_path / "text" / "train.bin").unlink()
-    error = run_recipe(EXAMPLE, "strong", "text", "photos", "grids", status=1, UPDATES="5")
-    assert "train.bin" in error or "*.bin" in error
-    (tmp_path / "text" / "train.bin").touch()
-    assert run_recipe(EXAMPLE, "strong", "text", "photos", "grids", UPDATES="6") != []
 
 
 def make_text(folder):

@@ -95,11 +95,6 @@ def test_full_size_has_the_papers_optimization(calls_of):
     assert (model_options(story).dropout, model_options(language).dropout) == (0.3, 0.1)
 
 
-def test_further_options_take_precedence(calls_of):
-    (call,) = calls_of("4_train_lstm", "data", "saved", "--lr", "3", "--seed", "2", SIZE="small")
-    assert (parse_training(call).lr, parse_training(call).seed) == ([3.0], 2)
-
-
 @pytest.mark.parametrize(
     ("variables", "message"),
     [

@@ -6,7 +6,7 @@ import random
 
 import pytest
 import study as study_program
-from study import ACTIONS, SHEETS
+from study import SHEETS
 
 from fairseq_mm.cli.script import run_script
 from fairseq_mm.data.output_file import output_file
@@ -46,15 +46,6 @@ def write_answers(path, header, rows):
 
 
 HEADER = ["annotator", "question", "story_1", "story_2", "story_3"]
-
-
-@pytest.mark.parametrize(("action", "default"), [("pairing", 105), ("preference", 400)])
-def test_the_number_of_stories_or_pairs_is_explained(action, default):
-    (text, more) = ACTIONS[action][1]["--count"]
-    assert more["default"] == default
-    assert text.startswith("Number of ")
-    assert "question" in text
-    assert text.endswith(f"(default: {default}).")
 
 
 def test_pairing_from_stories_to_figures(stories, study, tmp_path):
@@ -148,13 +139,6 @@ def test_a_system_without_answers_is_said(stories, study, tmp_path):
     assert status == 0
     assert "a       no answer" in out
     assert "1 of 2 questions have no answer: " in err
-
-
-def test_systems_called_the_same_are_told_apart_by_their_paths(stories, study, tmp_path):
-    files = [stories("one/stories.jsonl", 3), stories("two/stories.jsonl", 3)]
-    study("pairing", "--stories", *files, "--count", 3, "--output", tmp_path / "s")
-    key = json.loads((tmp_path / "s" / "key.json").read_text())
-    assert set(key["systems"]) == set(files)
 
 
 @pytest.mark.parametrize("previous", [False, True])

@@ -51,13 +51,6 @@ def test_cached_references_give_the_same_score_every_time(corpus):
     assert first == second
 
 
-def test_reference_itself_scores_ten_and_a_stranger_zero():
-    references = [[["a", "b", "c", "d", "e"]], [["f", "g", "h", "i", "j"]]]
-    scorer = CiderD(references)
-    assert scorer.score_item(references[0][0], 0) == pytest.approx(10.0)
-    assert scorer.score_item(references[1][0], 0) == 0.0
-
-
 def test_single_document_scores_zero_because_its_idf_is():
     assert CiderD([[["a", "b"]]]).score_item(["a", "b"], 0) == 0.0
 

@@ -2,7 +2,6 @@
 and that its answers are the frozen ones."""
 
 import shutil
-import sys
 from functools import partial
 
 import pytest
@@ -46,30 +45,28 @@ def test_task_and_normalisation_reach_the_jar(java_that, tmp_path):
     assert (tmp_path / "java.arguments").read_text().endswith("-stdio -l en -t rank -norm")
 
 
-def test_failing_java_is_one_line_with_its_message(java_that):
-    java_that("print('Error: out of memory', file=sys.stderr); sys.exit(3)")
-    with pytest.raises(
-        UserError, match=r"ended with status 3 after 0 of 2 lines: Error: out of memory$"
-    ):
-        meteor(HYPOTHESES, REFERENCES)
-
-
-def test_killed_java_is_one_line(java_that):
-    java_that("sys.stdin.readline(); print('1 2', flush=True); os.kill(os.getpid(), 9)")
-    with pytest.raises(UserError, match=r"ended with status -9 after 1 of 2 lines: it left no"):
-        meteor(HYPOTHESES, REFERENCES)
-
-
-def test_hanging_java_is_ended(java_that):
-    java_that("time.sleep(60)")
-    with pytest.raises(UserError, match=r"no answer for 0.5 s after 0 of 2 lines and was ended"):
+@pytest.mark.parametrize(
+    ("code", "message"),
+    [
+        (
+            "print('Error: out of memory', file=sys.stderr); sys.exit(3)",
+            r"ended with status 3 after 0 of 2 lines: Error: out of memory$",
+        ),
+        (
+            "sys.stdin.readline(); print('1 2', flush=True); os.kill(os.getpid(), 9)",
+            r"ended with status -9 after 1 of 2 lines: it left no",
+        ),
+        ("time.sleep(60)", r"no answer for 0.5 s after 0 of 2 lines and was ended"),
+        (
+            ANSWERS.replace('"0.25"', '"Exception: x"'),
+            r"must answer with numbers, but said 'Exception: x'",
+        ),
+    ],
+)
+def test_broken_java_that_scores_is_one_line(java_that, code, message):
+    java_that(code)
+    with pytest.raises(UserError, match=message):
         meteor(HYPOTHESES, REFERENCES, timeout=0.5)
-
-
-def test_answer_that_is_no_number_is_one_line(java_that):
-    java_that(ANSWERS.replace('"0.25"', '"Exception: x"'))
-    with pytest.raises(UserError, match=r"must answer with numbers, but said 'Exception: x'"):
-        meteor(HYPOTHESES, REFERENCES)
 
 
 def test_missing_java_is_one_line(monkeypatch, tmp_path):
@@ -82,23 +79,6 @@ def test_java_that_cannot_start_is_one_line(java_that, tmp_path):
     java_that("")
     (tmp_path / "java").write_text("#!/nowhere/at/all\n")
     with pytest.raises(UserError, match=r"METEOR's Java could not be started: .*java: "):
-        meteor(HYPOTHESES, REFERENCES)
-
-
-def test_missing_package_names_the_extra(monkeypatch):
-    if shutil.which("java") is None:
-        pytest.skip("no java on the PATH: the message about Java comes first")
-    monkeypatch.setitem(sys.modules, "pycocoevalcap", None)
-    with pytest.raises(UserError, match=r"METEOR needs the package pycocoevalcap.*\[eval\]"):
-        meteor(HYPOTHESES, REFERENCES)
-
-
-def test_missing_jar_is_one_line(java_that, monkeypatch, tmp_path):
-    java_that("")
-    import pycocoevalcap
-
-    monkeypatch.setattr(pycocoevalcap, "__path__", [str(tmp_path)])
-    with pytest.raises(UserError, match=r"the file meteor/meteor-1.5.jar in .* is not there"):
         meteor(HYPOTHESES, REFERENCES)
 
 
@@ -167,10 +147,3 @@ def test_broken_java_is_one_line(java_that, code, message):
     java_that(code)
     with pytest.raises(UserError, match=message):
         align([["b", "a"], ["z"]], [["a", "c", "b"], ["z"]], timeout=0.5, jar=True)
-
-
-def test_java_that_cannot_align_is_one_line(java_that, tmp_path):
-    java_that("")
-    (tmp_path / "java").write_text("#!/nowhere/at/all\n")
-    with pytest.raises(UserError, match=r"METEOR's Java could not be started: .*java: "):
-        align([["a"]], [["a"]], jar=True)

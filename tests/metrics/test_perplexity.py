@@ -11,7 +11,6 @@ from fairseq_mm.metrics.perplexity import (
     mean_sentence_perplexity,
     perplexity_rows,
     read_log_probabilities,
-    transtory_perplexity,
 )
 
 OUTPUT = """\
@@ -61,13 +60,6 @@ def test_reads_positional_scores_by_line_number(write):
     }
 
 
-def test_no_text_is_refused():
-    with pytest.raises(ValueError, match="must have one text or more"):
-        mean_sentence_perplexity([])
-    with pytest.raises(ValueError, match="must have one token or more"):
-        corpus_perplexity([])
-
-
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -90,11 +82,6 @@ def test_wrong_files_are_refused(write, text, message):
 def test_missing_file_is_refused(tmp_path):
     with pytest.raises(UserError, match=r"none.txt: cannot be read as text: .*No such file"):
         read_log_probabilities(str(tmp_path / "none.txt"))
-
-
-def test_the_mean_of_no_sentences_is_refused():
-    with pytest.raises(ValueError, match="one sentence or more"):
-        transtory_perplexity([])
 
 
 def test_lines_that_are_not_scored_are_counted_in_the_rows():

@@ -13,15 +13,6 @@ from fairseq_mm.metrics.diversity import (
 STORY = [sentence.split() for sentence in ("a dog ran", "the dog ran ran", "", "the dog sat")]
 
 
-def test_share_of_words_and_bigrams_by_hand():
-    # the | dog ran ran -> 3/4; nothing; the dog | sat -> 2/3
-    assert repeated_share(STORY, 1) == pytest.approx((3 / 4 + 2 / 3) / 2)
-    # the dog, dog ran, ran ran -> 1/3; the dog, dog sat -> 1/2
-    assert repeated_share(STORY, 2) == pytest.approx((1 / 3 + 1 / 2) / 2)
-    # only the second and the last have three words; none stood before
-    assert repeated_share(STORY, 3) == 0
-
-
 def test_story_of_one_sentence_repeats_nothing_and_has_no_share():
     assert repeated_share([["a", "a"]], 1) is None
     assert repeated_sentences([["a", "a"]]) is None
