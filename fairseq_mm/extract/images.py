@@ -125,7 +125,7 @@ def _decode(stream: BinaryIO, max_pixels: int) -> Image.Image:
     except (ValueError, SyntaxError, OSError):
         if not head.startswith(PNG):
             raise
-        # Pillow refuses pictures whose metadata are large or damaged
+        # Pillow refuses images whose metadata are large or damaged
         return load(_drop_png_metadata(stream))
 
 
