@@ -139,22 +139,6 @@ def test_no_story_keeps_its_album_and_all_sequences_are_given():
         shuffle_images(["a1", "a2"], ["a", "a"], seed=1, data="here")
 
 
-def test_an_ensemble_is_better_than_the_mean_of_its_members(perplexity, made, tmp_path):
-    other = write_story_checkpoint(tmp_path / "b.pt", "glac_tiny", seed=8)
-    singles = [perplexity(path=path)[1] for path in (made[1], other)]
-    _, joined, _, _ = perplexity(path=f"{made[1]}:{other}")
-    mean = sum(math.log(r["perplexities"]["all"]["perplexity"]) for r in singles) / 2
-    assert math.log(joined["perplexities"]["all"]["perplexity"]) < mean
-    assert "models:2" in joined["perplexities"]["all"]["signature"]
-
-
-def test_some_stories_are_drawn(perplexity):
-    _, result, out, _ = perplexity("--stories", 3, "--seed", 2)
-    assert result["texts"] == 3
-    assert "3 of 10 texts, 15 sentences" in out
-    assert result["perplexities"]["all"]["signature"].count("|seed:2") == 1
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [

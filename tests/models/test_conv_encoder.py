@@ -87,13 +87,3 @@ def test_a_text_may_be_as_long_as_the_table_allows(encoder):
     encoder(torch.full((1, 9), 5))
     with pytest.raises(UserError, match=r"a prompt has 10 tokens .* positions for 9: shorten it"):
         encoder(torch.full((1, 10), 5))
-
-
-def test_rows_are_reordered_together(encoder):
-    with torch.no_grad():
-        out = encoder(torch.tensor([[5, 9, 2], [PAD, 4, 2]]))
-    order = torch.tensor([1, 0, 1])
-    reordered = encoder.reorder_encoder_out(out, order)
-    for key, (x,) in out.items():
-        assert torch.equal(reordered[key][0], x[order])
-    assert encoder.reorder_encoder_out(out, torch.tensor([0, 1])) is out
