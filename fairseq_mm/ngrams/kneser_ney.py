@@ -89,6 +89,8 @@ def estimate_kneser_ney(lines: Iterable[Sequence[str]], *, order: int = 3) -> Ng
             without words counts as an empty sentence.
         order: Number of words in the longest n-grams.
     """
+    if order < 1:
+        raise UserError(f"`order` must be at least 1, but is {order} instead.")
     words, text = _number_words(lines)
     levels = _count(text, words, order)
     lower = np.array([1 / (len(words) - 1)])  # order 0: the uniform distribution
