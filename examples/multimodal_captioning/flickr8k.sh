@@ -23,7 +23,7 @@ extract() {
         exit 2
     fi
     fairseq-mm extract "$photos" --model mobilenet_v2 --resize squash --crop none \
-        "${weights[@]}" --output "$data/features.h5"
+        "${weights[@]}" --overwrite --output "$data/features.h5"
 }
 step extract extract
 train_to_page 4700 3525 "$photos"  # 20 and 15 epochs

@@ -27,7 +27,7 @@ prepare() {
 }
 mkdir -p "$data"
 step extract fairseq-mm extract "$captions" --ids path --model mobilenet_v2 --resize squash \
-    --crop none "${weights[@]}" --output "$data/features.h5"
+    --crop none "${weights[@]}" --overwrite --output "$data/features.h5"
 step prepare prepare
 # 20 epochs in batches of 128, but no fewer than 500 updates and no more than of Flickr8k
 updates=$((20 * $(wc -l < "$data/text/train.txt") / 128))

@@ -49,7 +49,7 @@ extract() {
     # the training captions, with which score compares the captions for novelty
     if [ -d "$text/text" ]; then cp -r "$text/text" "$1"; fi
     fairseq-mm extract "$photos" --model mobilenet_v2 --grid --resize squash --crop none \
-        "${@:2}" --output "$1/features.h5"
+        "${@:2}" --overwrite --output "$1/features.h5"
 }
 train_network() {
     mkdir -p "$out/network"
