@@ -92,7 +92,7 @@ def run(args: argparse.Namespace) -> None:
     from fairseq_mm.inference.checkpoint import Checkpoint
 
     if args.average:
-        from fairseq_mm.hub.averaging import write_average
+        from fairseq_mm.hub.export import write_average
 
         checkpoints = Checkpoint.open_all(file)
         write_average(checkpoints, args.output)

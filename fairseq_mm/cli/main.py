@@ -119,7 +119,7 @@ GONE = {
     ),
     "store import --attribute": "--extractor, --weights, --layer, --grid and --preprocessing",
     **dict.fromkeys(
-        ("store import --files", "store import --key"),
+        ("store import --files", "store import --key", "store import --captions"),
         "a folder of ID.npy files, or an .npz with an array for each id",
     ),
     "store merge --force": "--features with several stores, or `store import` of one array",

@@ -53,7 +53,11 @@ def nearest_by_likelihood(args: argparse.Namespace) -> list[dict[str, Any]]:
     model = model.to(device)
     if args.text is not None:
         likelihood = build_likelihood(model, split.read_images, len(split), start=start)
-        log_probs = likelihood([_encode_text(args, task.target_dictionary)])
+        words = get_tokenizer(task.target_dictionary)(args.text)
+        if not words:
+            raise UserError(f"the text {args.text!r} must have a word, but has none.")
+        text = [*encode_words(task.target_dictionary, " ".join(words)).tolist(), start]
+        log_probs = likelihood([text])
         check_finite(log_probs)
         return _best(log_probs[0].cpu().numpy(), args.top, split.images)
     # The first column of the scores is the query, the others are sampled training images.
@@ -73,13 +77,6 @@ def nearest_by_likelihood(args: argparse.Namespace) -> list[dict[str, Any]]:
         scores[block] = given_image[:, 0] - log_marginal(given_image[:, 1:])
     ids = [f"{args.split}:{line}" for line in split.lines]
     return _best(scores, args.top, ids, caption_texts(task, args.split, split.lines))
-
-
-def _encode_text(args: argparse.Namespace, dictionary: Any) -> list[int]:
-    words = get_tokenizer(dictionary)(args.text)
-    if not words:
-        raise UserError(f"the text {args.text!r} must have a word, but has none.")
-    return [*encode_words(dictionary, " ".join(words)).tolist(), dictionary.eos()]
 
 
 def _read_query(args: argparse.Namespace, split: SplitToRank, checkpoint: Checkpoint) -> np.ndarray:

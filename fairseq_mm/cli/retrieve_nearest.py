@@ -46,7 +46,7 @@ from fairseq_mm.generation.defaults import SEED
 if TYPE_CHECKING:
     from fairseq_mm.data.feature_store import FeatureStore
     from fairseq_mm.inference.embedder import Embedder
-    from fairseq_mm.retrieval.vector_arithmetic import Retrieved
+    from fairseq_mm.retrieval.nearest_vectors import Retrieved
 
 # options that only one way of searching has
 VECTOR_OPTIONS = ("minus", "plus", "resort", "index")
@@ -170,8 +170,7 @@ def warn_of_index(args: argparse.Namespace) -> None:
 
 def _search_vectors(args: argparse.Namespace) -> "list[Retrieved]":
     from fairseq_mm.data.feature_store import FeatureStore
-    from fairseq_mm.retrieval.nearest_vectors import VectorStore
-    from fairseq_mm.retrieval.vector_arithmetic import retrieve_shifted
+    from fairseq_mm.retrieval.nearest_vectors import VectorStore, retrieve_shifted
 
     if args.resort and args.resort < args.top:
         raise UserError(

@@ -64,11 +64,6 @@ ACTIONS: dict[str, tuple[str, Rows]] = {
             **_OUT,
             **_OUTPUT,
             "--ids": ("Ids of an .npy array's rows, one a line.", _FILE),
-            "--captions": (
-                "Captions, one a line, of an .npy array with a row for each image or for each "
-                "caption (default: x_caps.txt beside x_ims.npy); ids are the images' numbers.",
-                _FILE,
-            ),
             "--array": ("Array of a folder's .npz files.", _NAME),
             "--dtype": ("Type of the store's numbers (default: the source's).", _DTYPES),
             "--extractor": ("Network that made the features.", _NAME),
@@ -215,7 +210,6 @@ def _import(args: argparse.Namespace) -> None:
     source = open_source(
         args.source,
         ids_path=args.ids,
-        captions_path=args.captions,
         array=args.array,
     )
     attributes = extractor_attributes(

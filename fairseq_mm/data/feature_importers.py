@@ -66,7 +66,6 @@ def open_source(
     path: Union[str, os.PathLike],
     *,
     ids_path: Optional[str] = None,
-    captions_path: Optional[str] = None,
     array: Optional[str] = None,
 ) -> FeatureSource:
     """Open a source of features, whose kind is recognised by name and content.
@@ -74,8 +73,6 @@ def open_source(
     Args:
         path: Folder, ``.npz`` or ``.npy`` file, as the docstring of the module describes.
         ids_path: Text file with one id per line, for an ``.npy`` file.
-        captions_path: Text file with one of VSE++'s captions per line, for an ``.npy`` file without
-            ids; by default ``x_caps.txt`` next to ``x_ims.npy``.
         array: Name of the array to read, if the ``.npz`` files of a folder have several arrays.
     """
     path = Path(path)
@@ -84,7 +81,6 @@ def open_source(
     is_array = path.is_file() and path.suffix == ".npy"
     for flag, value, applies in (
         ("--ids", ids_path, is_array),
-        ("--captions", captions_path, is_array),
         ("--array", array, path.is_dir()),
     ):
         if value is not None and not applies:
@@ -95,7 +91,7 @@ def open_source(
     if path.suffix == ".npz":
         return _open_npz(path)
     if is_array:
-        return _open_array(path, ids_path, captions_path)
+        return _open_array(path, ids_path)
     raise UserError(f"{path}: must be a folder, an .npy or an .npz file.")
 
 
@@ -224,27 +220,22 @@ def _open_npz(path: Path) -> FeatureSource:
     return FeatureSource(path.name, names, read)
 
 
-def _open_array(path: Path, ids_path: Optional[str], captions_path: Optional[str]) -> FeatureSource:
+def _open_array(path: Path, ids_path: Optional[str]) -> FeatureSource:
     rows = load_numpy(path)
     if not isinstance(rows, np.ndarray):
         raise UserError(f"{path}: must hold one array, but is an archive: name it .npz.")
     if rows.ndim not in (2, 3, 4):
         raise UserError(f"{path}: must be [items, D] or [items, R, D], but is {list(rows.shape)}.")
-    if ids_path is None and captions_path is None and path.name.endswith("_ims.npy"):
-        captions = path.with_name(path.name[: -len("_ims.npy")] + "_caps.txt")
-        captions_path = str(captions) if captions.exists() else None
+    captions = path.with_name(path.name.replace("_ims.npy", "_caps.txt"))
     if ids_path is not None:
         ids = read_ids(ids_path)
         firsts, ids = _find_first_rows(path, rows, ids, ids_path)
-    elif captions_path is not None:
-        repeats = _count_repeats(path, rows, captions_path)
+    elif captions != path and captions.exists():
+        repeats = _count_repeats(path, rows, str(captions))
         firsts = list(range(0, len(rows), repeats))
         ids = [str(i) for i in range(len(firsts))]
     else:
-        raise UserError(
-            f"{path}: an array needs the ids of its items: --ids FILE with one a line "
-            f"(or --captions FILE, for VSE++'s pairs of _ims.npy and _caps.txt)."
-        )
+        raise UserError(f"{path}: an array needs the ids of its items: --ids FILE with one a line.")
     ends = [*firsts[1:], len(rows)]
 
     def read(i: int) -> np.ndarray:

@@ -82,7 +82,7 @@ def _parse_layout(
     if features.ndim != 2 or not features.shape[1] or not _is_ieee(features):
         raise UserError(
             f"{path}: `features` must be [rows, dim] of float16 or float32, but is "
-            f"{list(features.shape)} of {_describe_type(features)}."
+            f"{list(features.shape)} of {features.dtype} or another layout."
         )
     # before any member is read: h5py allocates the size that the file declares
     for name, member in zip(MEMBERS, (features, offsets, ids)):
@@ -140,9 +140,7 @@ def get_own_dataset(path: str, file: h5py.File, name: str) -> h5py.Dataset:
     """Return the dataset ``name`` of the HDF5 file ``file``, without opening another file. Raise
     UserError if ``name`` is a link, is no dataset, or has its values in other files."""
     if file.id.links.get_info(name.encode()).type != h5py.h5l.TYPE_HARD:
-        raise UserError(
-            f"{path}: `{name}` must lie in the file itself, but is {_describe_link(file, name)}."
-        )
+        raise UserError(f"{path}: `{name}` must lie in the file itself, but is a link.")
     member = file[name]
     if not isinstance(member, h5py.Dataset):
         kind = "a group" if isinstance(member, h5py.Group) else "a datatype"
@@ -156,29 +154,11 @@ def get_own_dataset(path: str, file: h5py.File, name: str) -> h5py.Dataset:
     return member
 
 
-def _describe_link(file: h5py.File, name: str) -> str:
-    try:
-        link = file.get(name, getlink=True)
-    except TypeError:  # h5py's answer to link types that it does not know
-        return "a link that another program defines"
-    if isinstance(link, h5py.ExternalLink):
-        return f"a link to {link.path!r} in the file {link.filename!r}"
-    return f"a soft link to {link.path!r}"
-
-
 def _is_ieee(dataset: h5py.Dataset) -> bool:
     # not the dtype: h5py shows numbers of other layouts, such as bfloat16, in a dtype that holds
     # them, although the reader would take the bytes of the file for IEEE numbers
     stored = dataset.id.get_type()
     return any(map(stored.equal, _IEEE_TYPES))
-
-
-def _describe_type(dataset: h5py.Dataset) -> str:
-    stored = dataset.id.get_type()
-    name = str(dataset.dtype)
-    if name not in ("float16", "float32") or _is_ieee(dataset):
-        return name
-    return f"{8 * stored.get_size()} bits in another layout"
 
 
 def check_storage(path: str, name: str, dataset: h5py.Dataset, size: int) -> None:

@@ -170,16 +170,12 @@ def build_trained_network(
         seed=seed,
         fuse=_fuse_for_training,
     )
-    _fix_norms(backbone.network)
-    return TrainedNetwork(backbone.network, preprocessing, flip=flip)
-
-
-def _fix_norms(network: nn.Module) -> None:
-    """Replace the batch normalisations that follow no convolution."""
-    for module in list(network.modules()):
+    # batch normalisations that follow no convolution
+    for module in list(backbone.network.modules()):
         for name, child in list(module.named_children()):
             if isinstance(child, nn.BatchNorm2d):
                 setattr(module, name, FixedNorm(child))
+    return TrainedNetwork(backbone.network, preprocessing, flip=flip)
 
 
 # the tensor names of torchvision follow this prefix in the state dict of a TrainedNetwork

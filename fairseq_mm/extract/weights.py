@@ -100,7 +100,12 @@ def read_state_dict(path: str) -> dict[str, Tensor]:
     if not os.path.isfile(path):
         raise UserError(f"{path}: no such file (a state dict of the model was expected).")
     if path.endswith(".safetensors"):
-        return _read_safetensors(path)
+        safetensors = import_extra("safetensors.torch", extra="timm", purpose=f"the file {path}")
+        try:
+            tensors: dict[str, Tensor] = safetensors.load_file(path)
+            return tensors
+        except Exception as error:
+            raise UserError(f"{path}: is no safetensors file: {first_line(error)}") from None
     content: Any = load_torch_file(path)
     # trainers of ImageNet and timm save `state_dict`, torchvision's reference scripts `model`
     for key in ("state_dict", "model"):
@@ -117,14 +122,6 @@ def read_state_dict(path: str) -> dict[str, Tensor]:
     if all(name.startswith("module.") for name in content):
         content = {name[len("module.") :]: value for name, value in content.items()}
     return {_OLD_DENSENET.sub(r"\1\2", name): value for name, value in content.items()}
-
-
-def _read_safetensors(path: str) -> dict[str, Tensor]:
-    safetensors = import_extra("safetensors.torch", extra="timm", purpose=f"the file {path}")
-    try:
-        return safetensors.load_file(path)
-    except Exception as error:
-        raise UserError(f"{path}: is no safetensors file: {first_line(error)}") from None
 
 
 def load_state_dict(

@@ -57,8 +57,12 @@ def write_card(
         folder: Folder to write to.
         scores: Result of ``fairseq-mm score --json``; None for a card without scores.
     """
+    pipeline, _ = _KINDS.get(checkpoint.kind, ("", ""))
+    front = ["---", "library_name: fairseq_mm"]
+    front += [f"pipeline_tag: {pipeline}"] if pipeline else []
+    front += ["tags: [fairseq, fairseq_mm]", "# license: fill in, such as mit", "---", ""]
     sections = [
-        _front_matter(checkpoint),
+        "\n".join(front),
         _introduction(config, checkpoint),
         _usage(config, checkpoint),
         _table("Model", _model_rows(config)),
@@ -69,14 +73,6 @@ def write_card(
     sections.append("## Licence\n\nTo be filled in by whoever publishes the model.\n")
     with open(os.path.join(folder, CARD_FILE), "w", encoding="utf-8", newline="\n") as file:
         file.write("\n".join(sections))
-
-
-def _front_matter(checkpoint: Checkpoint) -> str:
-    pipeline, _ = _KINDS.get(checkpoint.kind, ("", ""))
-    lines = ["---", "library_name: fairseq_mm"]
-    lines += [f"pipeline_tag: {pipeline}"] if pipeline else []
-    lines += ["tags: [fairseq, fairseq_mm]", "# license: fill in, such as mit", "---", ""]
-    return "\n".join(lines)
 
 
 def _introduction(config: Mapping[str, Any], checkpoint: Checkpoint) -> str:

@@ -114,9 +114,9 @@ def test_an_npz_with_an_array_an_item_or_with_features_and_ids(save, array, tmp_
 @pytest.mark.parametrize("with_ids", [True, False])
 def test_vse_features_stand_once_or_five_times(repeats, with_ids, save, tmp_path, ids_path, out):
     path = save(np.repeat(POOLED, repeats, axis=0), "dev_ims.npy")
-    captions = lines(tmp_path / "dev_caps.txt", 5 * N)
+    lines(tmp_path / "dev_caps.txt", 5 * N)
     keys = IDS if with_ids else ["0", "1", "2", "3"]
-    for options in ({"ids_path": ids_path},) if with_ids else ({}, {"captions_path": captions}):
+    for options in ({"ids_path": ids_path},) if with_ids else ({},):
         source = open_source(path, **options)
         found = import_all(source, out, overwrite=True)
         assert_same(found, dict(zip(keys, POOLED)))
@@ -133,21 +133,21 @@ def test_rows_that_should_repeat_but_differ_are_refused(save, tmp_path, ids_path
     rows = np.repeat(POOLED, 5, axis=0)
     rows[12, 1] += 1
     path = save(rows)
-    captions = lines(tmp_path / "caps.txt", 5 * N)
+    lines(tmp_path / "x_caps.txt", 5 * N)
     message = r"rows 10 to 14 belong to .* row 12 differs from row 10"
     with pytest.raises(UserError, match=message):
         import_all(open_source(path, ids_path=ids_path), out)
     with pytest.raises(UserError, match=message):
-        import_all(open_source(path, captions_path=captions), out + "2")
+        import_all(open_source(save(rows, "x_ims.npy")), out + "2")
 
 
 def test_counts_that_do_not_fit_are_refused(save, tmp_path, ids_path):
     path = save(np.ones((7, D)))
     with pytest.raises(UserError, match=r"features.npy has 7 rows, but .*ids.txt has 4 ids"):
         open_source(path, ids_path=ids_path)
-    captions = lines(tmp_path / "caps.txt", 36)
+    lines(tmp_path / "x_caps.txt", 36)
     with pytest.raises(UserError, match=r"has 7 rows, but .*caps.txt has 36 captions"):
-        open_source(path, captions_path=captions)
+        open_source(save(np.ones((7, D)), "x_ims.npy"))
     with pytest.raises(UserError, match="an array needs the ids of its items: --ids FILE"):
         open_source(path)
     (tmp_path / "empty.txt").write_text("")
@@ -240,7 +240,6 @@ def test_an_archive_that_is_damaged_is_named(save, tmp_path, out):
     [
         ("features.npy", {"array": "x"}, "--array is for a folder"),
         ("folder", {"ids_path": "x"}, "--ids is for one .npy file"),
-        ("folder", {"captions_path": "x"}, "--captions is for one .npy file"),
     ],
 )
 def test_options_that_do_not_fit_are_refused(name, options, message, save, tmp_path):

@@ -85,7 +85,7 @@ def retype(file):
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
-        (link, "`source_times` must lie in the file itself, but is a soft link"),
+        (link, "`source_times` must lie in the file itself, but is a link"),
         (leave_out, "but lacks source_digests"),
         (shorten, r"`source_sizes` must be \[2\] of int64, but is \[1\] of int64"),
         (retype, r"`source_sizes` must be \[2\] of int64, but is \[2\] of float64"),

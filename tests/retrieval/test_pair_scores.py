@@ -4,8 +4,8 @@ import json
 
 import pytest
 
+from fairseq_mm.cli.rank_stories import PairScores
 from fairseq_mm.errors import UserError
-from fairseq_mm.retrieval.pair_scores import PairScores
 
 IDENTITY = {"checkpoints": ["ab12"], "words": 30}
 

@@ -9,8 +9,8 @@ from numerics import assert_close
 from fairseq_mm.data.feature_store import FeatureStore
 from fairseq_mm.data.feature_store_writer import FeatureStoreWriter
 from fairseq_mm.errors import UserError
-from fairseq_mm.retrieval.nearest_vectors import VectorStore
-from fairseq_mm.retrieval.vector_arithmetic import (
+from fairseq_mm.retrieval.nearest_vectors import (
+    VectorStore,
     distances_to_mean,
     retrieve_shifted,
     shifted_vector,
