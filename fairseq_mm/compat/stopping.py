@@ -302,7 +302,8 @@ def hook_loaded_states() -> None:
         except Exception as error:
             # fairseq raises an error of its own for weights that do not fit, without the reason
             arch = self.cfg.model._name
-            if self.restart.arch not in (None, arch) and "load model parameters" in str(error):
+            is_other = self.restart.arch not in (None, arch) and not reset_optimizer
+            if is_other and "load model parameters" in str(error):
                 raise UserError(
                     f"{filename}: has --arch {self.restart.arch}, but this training has --arch "
                     f"{arch}: give another --save-dir, or another checkpoint."
