@@ -4,30 +4,24 @@ import json
 import random
 from collections import Counter
 
-import numpy as np
 import pytest
 from drawings.clip_collection import (
     check_summaries,
     draw_clips,
-    join_frames,
     most_common_summary,
 )
 from drawings.clips import (
-    EVENTS,
     NAMES,
     NUM_FRAMES,
     PLACES,
     Clip,
     compose_clip,
-    draw_frames,
     read_summary,
     write_summary,
     write_transcript,
 )
-from drawings.drawn_stories import change_between
 from drawings.scenes import COLOURS, SHAPES
 
-from fairseq_mm.data.feature_store_writer import FeatureStoreWriter
 from fairseq_mm.errors import UserError
 
 SIZES = {"train": 12, "valid": 3, "test": 5}
@@ -47,26 +41,6 @@ def clips() -> list[Clip]:
 def folder(tmp_path):
     draw_clips(tmp_path / "summaries", SIZES, seed=4)
     return tmp_path / "summaries"
-
-
-def test_each_clip_has_one_event_and_every_kind_occurs(clips):
-    kinds = Counter(change_between(clip.before, clip.after) for clip in clips)
-    assert set(kinds) == set(EVENTS)
-    assert min(kinds.values()) > len(clips) / len(EVENTS) / 2
-    assert {clip.changes_at for clip in clips} == set(range(1, NUM_FRAMES))
-    assert len({clip.before.night for clip in clips}) == 2
-
-
-def test_the_frames_change_where_the_clip_says(clips):
-    for clip in clips[:40]:
-        frames = [np.asarray(frame, dtype=float) for frame in draw_frames(clip, "seed")]
-        assert len(frames) == NUM_FRAMES
-        if change_between(clip.before, clip.after) == "light":
-            dark = [frame.mean() < 128 for frame in frames]
-            expected = [clip.before.night] * clip.changes_at
-            assert dark == [*expected, *[clip.after.night] * (NUM_FRAMES - clip.changes_at)]
-        again = [np.asarray(frame, dtype=float) for frame in draw_frames(clip, "seed")]
-        assert all(np.array_equal(*pair) for pair in zip(frames, again))
 
 
 def test_a_transcript_tells_who_and_where_and_nothing_of_the_frames(clips):
@@ -155,19 +129,3 @@ def test_the_most_common_summary_has_the_most_common_facts(folder):
             record["summary"] = "in the attic jan shows how the red star grows"
     (folder / "clips.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in records))
     assert most_common_summary(folder) == "jan shows in the attic how the red star grows"
-
-
-def test_frames_of_a_clip_are_joined_in_their_order(tmp_path):
-    store = tmp_path / "frames.h5"
-    values = {"train-0001": [5, 6, 9, 7], "test-0001": [2, 2, 2, 3]}
-    with FeatureStoreWriter(store, dim=3, dtype="float32", attributes={}) as writer:
-        for number in (3, 1, 4, 2):
-            for clip, frames in values.items():
-                row = np.full((1, 3), frames[number - 1], dtype=np.float32)
-                writer.append(f"{clip}/{number}.jpg", row)
-        writer.finish()
-    assert join_frames(tmp_path, store) == "2 clips of 4 frames"
-    with np.load(tmp_path / "clips.npz") as arrays:
-        for clip, changes in {"train-0001": [1, 3, -2], "test-0001": [0, 0, 1]}.items():
-            expected = [[value] * 3 + [change] * 3 for value, change in zip(values[clip], changes)]
-            assert arrays[clip].tolist() == expected

@@ -5,40 +5,19 @@ import math
 import torch
 from drawings import recognizer
 from drawings.recognizer import (
-    SumPool,
     all_recognized,
     build_network,
     draw_examples,
-    get_labels,
     label_loss,
     normalize,
     train_recognizer,
 )
-from drawings.scenes import Scene, Thing
-from torch.nn import functional
 
 from fairseq_mm.extract.extractor import build_extractor
 
 # classes of the labels: 3 arrangements, 2 grounds, then 2 sizes, 6 colours, 4 shapes of two things,
 # then 2 sizes, 6 colours and 5 places of 4 shapes, or none
 CLASSES = [3, 2] + [2, 6, 4] * 2 + [3, 7, 6] * 4
-
-
-def test_labels_are_of_the_things_in_reading_order_and_of_the_shapes():
-    things = (
-        Thing("small", "red", "circle", 0.2, 0.5, 0.12),
-        Thing("large", "green", "star", 0.7, 0.5, 0.2),
-    )
-    red_circle, green_star, no_thing = [0, 0, 0], [1, 3, 3], [-100] * 3
-    by_shape = [*(1, 1, 4), *(0, 0, 0), *(0, 0, 0), *(2, 4, 5)]  # the circle is left of the star
-    assert get_labels(Scene("row", things), True) == [2, 1, *red_circle, *green_star, *by_shape]
-    by_shape = [*(0, 0, 0), *(0, 0, 0), *(0, 0, 0), *(2, 4, 1)]
-    assert get_labels(Scene("alone", things[1:]), False) == [
-        *(0, 0),
-        *green_star,
-        *no_thing,
-        *by_shape,
-    ]
 
 
 def test_the_loss_is_the_sum_of_the_labels_cross_entropies():
@@ -60,24 +39,6 @@ def test_the_loss_is_the_sum_of_the_labels_cross_entropies():
             if label >= 0:
                 expected += math.log(sum(map(math.exp, part))) - part[label]
     torch.testing.assert_close(label_loss(logits, labels), torch.tensor(expected / 3))
-
-
-def test_close_ups_show_one_thing_and_nothing_of_the_arrangement():
-    images, labels = draw_examples(20, "seed", close_up=True)
-    assert images.shape == (20, 3, 32, 32)
-    assert (labels[:, 0] == -100).all()
-    assert (labels[:, 1:5] >= 0).all()
-    assert (labels[:, 5:8] == -100).all()
-    by_shape = labels[:, 8:].unflatten(1, (4, 3))
-    assert (by_shape > 0).sum(1).tolist() == [[1, 1, 1]] * 20
-    assert by_shape[:, :, 2].max() == 1  # alone
-
-
-def test_the_second_label_is_night():
-    images, labels = draw_examples(40, "seed")
-    brightness = images.float().mean(1).flatten(1).median(1).values
-    assert torch.equal(brightness < 128, labels[:, 1] == 1)
-    assert set(labels[:, 1].tolist()) == {0, 1}
 
 
 def test_a_image_counts_only_if_everything_in_it_is_recognized():
@@ -122,12 +83,6 @@ def test_training_learns_and_then_leaves_the_first_layers_as_they_are(monkeypatc
     (first_close, last_close), (first_whole, last_whole) = weights
     assert torch.equal(first_close, first_whole)
     assert not torch.equal(last_close, last_whole)
-
-
-def test_a_thing_counts_the_same_on_a_larger_ground():
-    pool, maps = SumPool(), torch.randn(3, 5, 2, 2)
-    torch.testing.assert_close(pool(maps)[:, :, 0, 0], maps.mean((2, 3)))
-    torch.testing.assert_close(pool(functional.pad(maps, (0, 2, 1, 1))), pool(maps))
 
 
 def test_extract_computes_the_features_that_were_trained(tmp_path):

@@ -1,7 +1,6 @@
 """The demo: the commands, the verdicts, continuing, the page; all of it in small, and as it is."""
 
 import contextlib
-import html
 import io
 import json
 import os
@@ -230,27 +229,6 @@ def test_the_page_shows_all_tasks_their_items_and_their_commands(commands, capsy
     assert "://" not in page
 
 
-def test_the_environment_is_activated_before_the_commands_unless_it_is_active(
-    commands, tmp_path, monkeypatch, capsys
-):
-    programs = tmp_path / "my env" / "bin"
-    programs.mkdir(parents=True)
-    monkeypatch.setattr(sys, "prefix", str(programs.parent))
-    assert demo.activation() == ""  # not a virtual environment
-    (programs / "activate").touch()
-    assert demo.activation() == f"source '{programs}/activate'"
-    monkeypatch.chdir(tmp_path)
-    assert run_main(commands.folder) == 0
-    printed = capsys.readouterr().out
-    assert (
-        "Try next:\n  source 'my env/bin/activate'  # once in each shell\n  fairseq-mm" in printed
-    )
-    page = html.unescape((commands.folder / "page.html").read_text())
-    assert page.count("source 'my env/bin/activate'") == 1
-    monkeypatch.setenv("PATH", str(programs), prepend=os.pathsep)
-    assert demo.activation() == ""
-
-
 def test_a_second_run_repeats_nothing(shown, commands, capsys):
     page = (shown.folder / "page.html").read_text()
     commands.folder = shown.folder
@@ -268,16 +246,6 @@ def test_tracks_wait_for_each_other_on_any_number_of_cores(commands, monkeypatch
     assert len(commands.run) == len({tuple(words) for words in commands.run})
     assert done.index("prepare") < done.index("extract") < done.index("caption")
     assert done.index("index") < done.index("search")
-
-
-def test_validations_are_shown_in_short():
-    line = (
-        "2026-01-02 03:04:05 | INFO | valid | epoch 003 | valid on 'valid' subset | loss 0.654 "
-        "| ppl 1.57 | i2t_r1 4.5 | rsum 586.1 | num_updates 1000"
-    )
-    assert demo_task.shorten_validation(line, 3) == "epoch 3 of 3: ppl 1.57, rsum 586.1"
-    assert demo_task.shorten_validation(line.partition(" | i2t")[0], 9) == "epoch 3 of 9: ppl 1.57"
-    assert demo_task.shorten_validation("epoch 003 | loss 0.7 | ppl 1.6", 3) == ""
 
 
 @pytest.mark.slow

@@ -75,14 +75,6 @@ def test_a_command_is_shown_and_its_output_kept(tmp_path, capsys):
     assert log.read_text() == f"one\ntwo\n{tmp_path}/a path\n"
 
 
-def test_chosen_lines_are_shown_while_a_command_runs(tmp_path, capsys):
-    runner = StepRunner(tmp_path / "demo", SETTINGS, total=1)
-    runner.command("Say it", "echo one two", shown=lambda line: "TWO" if "two" in line else "")
-    lines = [line.strip() for line in capsys.readouterr().out.splitlines()]
-    assert lines[2] == "[1/1] Say it: TWO"
-    assert re.fullmatch(r"\[1/1\] Say it: \d+\.\d s", lines[3])
-
-
 def test_output_goes_to_a_file_only_when_the_command_succeeds(tmp_path):
     runner = StepRunner(tmp_path / "demo", SETTINGS, total=2)
     runner.command("Say it", "echo one", output=tmp_path / "said.txt")
@@ -125,54 +117,6 @@ def test_the_commands_that_are_shown_are_those_that_exist(tmp_path):
     shown = (tmp_path / "demo" / "logs" / "where.log").read_text().strip()
     assert shown == str(PACKAGE)
     assert json.loads((tmp_path / "demo" / "demo.json").read_text())["settings"] == SETTINGS
-
-
-@pytest.mark.parametrize(("cores", "threads"), [(1, 1), (2, 1), (5, 2)])
-def test_tracks_run_beside_each_other_where_there_are_cores(tmp_path, monkeypatch, cores, threads):
-    monkeypatch.setattr(step_runner, "available_cores", lambda: cores)
-    monkeypatch.delenv("OMP_NUM_THREADS")
-    runner = StepRunner(tmp_path / "demo", SETTINGS, total=4)
-    one, two = tmp_path / "one", tmp_path / "two"
-
-    def first() -> str:
-        runner.command("Touch one", "touch", one)
-        if cores > 1:  # for a step of the other track
-            runner.command("Wait for two", "wait", two)
-        return "first"
-
-    def second() -> str:
-        runner.command("Wait for one", "wait", one)
-        runner.command("Touch two", "touch", two)
-        runner.command("Threads", "threads", output=tmp_path / "threads")
-        return "second"
-
-    assert runner.side_by_side(first, second) == ["first", "second"]
-    assert (tmp_path / "threads").read_text() == f"{threads}\n"
-    if cores == 1:
-        assert next(iter(runner.seconds)) == "Touch one"
-    runner.side_by_side(lambda: runner.command("All", "threads", output=tmp_path / "threads"))
-    assert (tmp_path / "threads").read_text() == f"{cores}\n"
-    assert StepRunner(tmp_path / "demo", SETTINGS, total=4).seconds == runner.seconds
-
-
-def test_each_line_says_of_which_step_it_is(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(step_runner, "available_cores", lambda: 2)
-    runner = StepRunner(tmp_path / "demo", SETTINGS, total=2)
-    words = " ".join(map(str, range(200)))
-    runner.side_by_side(
-        lambda: runner.command("Even", f"echo {words}", shown=lambda line: "e" * int(line)),
-        lambda: runner.command("Odd", f"echo {words}", shown=lambda line: "o" * int(line)),
-    )
-    printed = capsys.readouterr().out
-    lines = [line for line in printed.splitlines() if not line.startswith("      echo")]
-    (even,) = {line[:5] for line in lines if line.endswith("Even")}
-    for name, letter in (("Even", "e"), ("Odd", "o")):
-        number = even if name == "Even" else {"[1/2]": "[2/2]", "[2/2]": "[1/2]"}[even]
-        own = [line for line in lines if line.startswith(f"{number} {name}")]
-        assert own[0] == f"{number} {name}"
-        assert own[1:-1] == [f"{number} {name}: {letter * n}" for n in range(1, 200)]
-        assert re.fullmatch(r".*: \d+\.\d s", own[-1])
-    assert len(lines) == 2 * (199 + 2)
 
 
 def is_running(pid: int) -> bool:
