@@ -1,6 +1,5 @@
 """Serve a page that generates texts with trained checkpoints, on gradio.
 
-  fairseq-mm serve --checkpoint checkpoints/m_rnn
   fairseq-mm serve --checkpoint m_rnn glac fusion --index photos
   fairseq-mm serve --checkpoint glac --host 0.0.0.0 --auth-file users.txt
 
@@ -10,8 +9,7 @@ With --index, a folder that fairseq-mm index has indexed can be searched. If the
 network that extracted a checkpoint's features, or its weights file, is unknown,
 the tab accepts features (.npy) instead, and says so.
 
-Only programs of the own machine can reach the server. With another --host, users
-must log in. The server ends on Ctrl-C or SIGTERM, with status 0.
+Only this machine can reach the server. With another --host, users must log in.
 """
 
 import argparse
@@ -37,7 +35,7 @@ _PURPOSES = {
     "prompts": "Writes a story.",
     "summaries": "Summarizes a video by its transcript.",
 }
-# what one request may ask for
+_LOOPBACK = ("127.0.0.1", "localhost")
 _MOST_BEAMS, _MOST_TEXTS, _MOST_IMAGES = 20, 10, 100
 
 
@@ -65,10 +63,9 @@ def run(args: argparse.Namespace) -> None:
     users = [(name, password) for name, _, password in (line.partition(":") for line in lines)]
     if not all(name and password for name, password in users):
         raise UserError(f"--auth-file {args.auth_file}: must have lines NAME:PASSWORD.")
-    if not users and args.host not in ("127.0.0.1", "localhost", "::1"):
+    if not users and args.host not in _LOOPBACK:
         raise UserError(f"--host {args.host}: other machines can reach it: give an --auth-file.")
     with tempfile.TemporaryDirectory() as folder:
-        # read when gradio is imported
         os.environ.update(GRADIO_ANALYTICS_ENABLED="False", GRADIO_TEMP_DIR=folder)
         import_extra("gradio", extra="serve", purpose="fairseq-mm serve")
         register_quietly()
@@ -143,10 +140,10 @@ def open_page(
 ) -> Any:
     """Serve a page with a tab for each system in threads of its own; return the gradio page.
 
-    ``port`` is None for a free port, ``max_upload`` is in MiB; without ``users``, who are pairs of
-    name and password, nobody has to log in.
+    ``port`` None is a free port, ``max_upload`` is in MiB, ``users`` are pairs (name, password).
     """
     import gradio as gr
+    from starlette.middleware import Middleware, trustedhost
 
     with gr.Blocks(title="fairseq-mm", analytics_enabled=False, delete_cache=(600, 600)) as page:
         for system in systems:
@@ -156,11 +153,14 @@ def open_page(
     page.queue(default_concurrency_limit=1, max_size=64)
     for function in page.fns.values():
         function.concurrency_id = "models"
+    # pages of sites whose names lead to this machine could use the API
+    hosts = {"allowed_hosts": ["*"] if users else list(_LOOPBACK)}
     page.launch(
         server_name=host,
         server_port=port,
         auth=list(users) or None,
         max_file_size=max_upload << 20,
+        app_kwargs={"middleware": [Middleware(trustedhost.TrustedHostMiddleware, **hosts)]},
         # fonts of the system: others would be fetched
         theme=gr.themes.Base(font=["system-ui", "sans-serif"], font_mono=["monospace"]),
         **{"footer_links": ["api"], "run_history": False, "share": False, "ssr_mode": False},

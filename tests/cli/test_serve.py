@@ -172,6 +172,12 @@ def test_pickled_arrays_run_no_code(client, tmp_path):
     assert not (tmp_path / "ran").exists()
 
 
+def test_other_host_names_are_refused(url):
+    request = urllib.request.Request(f"{url}config", headers={"Host": "evil.example"})
+    with pytest.raises(urllib.error.HTTPError, match="400"):
+        urllib.request.urlopen(request)
+
+
 def test_no_files_of_the_machine_are_sent(url, models, indexed):
     files = ["/etc/passwd", os.path.abspath("setup.py"), f"{models['captions']}/checkpoint_best.pt"]
     for path in [*files, str(indexed / "image1.png")]:

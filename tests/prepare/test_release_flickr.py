@@ -242,6 +242,7 @@ def test_kaggles_file_is_drawn_from(tmp_path, capsys, name):
         "2.jpg": ["A man ."],
         "3.jpg": ["Two men ."],
     }
-    file.write_text("image,caption\n1.jpg\n")
-    assert main(["prepare", name, str(file), "--output", str(tmp_path / "other")]) == 2
-    assert "captions.txt:2: must be `image,caption`, but is '1.jpg'" in capsys.readouterr().err
+    for text, where in (("image,caption\n1.jpg\n", "2: "), ("caption,image\nA dog,1.jpg\n", "1: ")):
+        file.write_text(text)
+        assert main(["prepare", name, str(file), "--output", str(tmp_path / "other")]) == 2
+        assert f"captions.txt:{where}must be `image,caption`, but is" in capsys.readouterr().err

@@ -81,10 +81,13 @@ def read_captions_csv(path: Path, *, name: str) -> Corpus:
         where = f"{path}:{number}"
         # a caption with commas may stand without quotes
         image, *parts = next(csv.reader([line]), [""])
-        if not line.strip() or (number == 1 and parts == ["caption"]):
+        if not line.strip():
             continue
-        if not parts:
+        is_heading = [image, *parts] == ["image", "caption"]
+        if is_heading != (number == 1) or not parts:
             raise UserError(f"{where}: must be `image,caption`, but is {line[:60]!r} instead.")
+        if is_heading:
+            continue
         example = images.setdefault(image, captioned_image(check_id(image, where), [], where))
         example.texts["captions"].append(",".join(parts).strip())
     return Corpus(TABLE, name, "all images", {"train": list(images.values())}, [str(path)])
