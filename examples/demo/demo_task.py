@@ -90,6 +90,7 @@ class DemoTask:
     task: ClassVar[str]
     model: ClassVar[str]
     training: ClassVar[str]
+    seed_offset: ClassVar[int] = 0
     steps: ClassVar[int]
     drawn: ClassVar[str]
 
@@ -154,7 +155,8 @@ class DemoTask:
             *("fairseq-train", data, "--user-dir", package, f"--task {self.task} --cpu"),
             f"{self.model} --criterion {criterion} --optimizer adam {self.training}",
             f"--lr-scheduler polynomial_decay --total-num-update {num_updates}",
-            f"--batch-size {sizes.batch} --max-epoch {sizes.epochs} --seed {self.seed}",
+            f"--batch-size {sizes.batch} --max-epoch {sizes.epochs} "
+            f"--seed {self.seed + self.seed_offset}",
             *("--no-epoch-checkpoints --log-format simple --save-dir", self.checkpoints),
             shown=lambda line: shorten_validation(line, sizes.epochs),
         )

@@ -451,7 +451,7 @@ class TestBestOf:
     @pytest.mark.parametrize(
         ("options", "message"),
         [
-            (["--mbr", "bleu"], "`mbr` chooses among samples"),
+            (["--mbr", "bleu"], "`mbr` is bleu, but needs `sampling`"),
             (["--mbr", "bleu", "--sampling", "--beam", 1], "2 or more samples for `mbr`, but is 1"),
             (
                 ["--mbr", "bleu", "--sampling", "--best-of", 3, "--best-by", "ranking"],
