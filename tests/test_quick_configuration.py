@@ -29,7 +29,7 @@ COMMANDS = {
     ),
     "summaries": (
         *("--task", "video_summarization", "--arch", "vg_bart_tiny", "--criterion"),
-        *("coverage_cross_entropy", "--optimizer", "adam_by_origin", "--new-lr", "1e-3"),
+        *("coverage_cross_entropy", "--optimizer", "adam_parameter_groups", "--added-lr", "1e-3"),
         *("--lr-scheduler", "epoch_decay", "--ddp-backend", "legacy_ddp", "--log-file", ""),
     ),
 }

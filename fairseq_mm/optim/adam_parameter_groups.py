@@ -1,8 +1,7 @@
 """Implements Adam with separate learning rates for pretrained and added parameters
 (``--optimizer adam_parameter_groups``).
 
-Added parameters are the parameters that a pretrained model does not have. Checkpoints from before
-version 0.2.0 call this optimizer ``adam_by_origin``.
+Added parameters are the parameters that a pretrained model does not have.
 
 Yu, Dai, Liu, Fung. Vision Guided Generative Pre-trained Language Models for Multimodal Abstractive
 Summarization. EMNLP 2021, section 4.2: the learning rate of added layers is 1.5e-4. For pretrained
