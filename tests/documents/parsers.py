@@ -5,7 +5,6 @@ import re
 import runpy
 import shlex
 from collections.abc import Callable, Iterator, Sequence
-from itertools import groupby
 from typing import Any
 
 import pytest
@@ -23,8 +22,9 @@ FAIRSEQ_PARSERS = {
     "fairseq-eval-lm": lambda: options.get_eval_lm_parser(),
 }
 CODE = re.compile(r"(?<!`)`([^`\n]+)`(?!`)")
-PROGRAM = re.compile(r"(?:[A-Z_]+=\S+ )*(?:fairseq-[\w-]+|python|\S+\.(?:sh|py)) ")
-OPERATORS = ("|", "&&", ";")
+PROGRAM = re.compile(
+    r"(?:env )?(?:[A-Z_]+=\S+ )*(?:(?:fairseq-[\w-]+|python|\S+\.(?:sh|py)) |\$[A-Z_0-9]+)"
+)
 
 
 class Parsed(Exception):  # noqa: N818
@@ -32,45 +32,30 @@ class Parsed(Exception):  # noqa: N818
 
 
 def inline_commands(text: str) -> Iterator[str]:
-    """Yield the commands in backticks: a program with at least one argument. In a table, `|` has a
-    backslash before it."""
-    for code in CODE.findall(text):
-        if PROGRAM.match(code):
-            yield code.replace(r"\|", "|")
-
-
-def split_command(command: str) -> Iterator[tuple[dict[str, str], list[str]]]:
-    """Yield the variables and the words of each program that a line of shell calls, without
-    redirections."""
-    words = shlex.split(command)
-    for is_operator, part in groupby(words, key=OPERATORS.__contains__):
-        if is_operator:
-            continue
-        called = list(part)
-        ends = [i for i, word in enumerate(called) if word in (">", "<", "2>")]
-        called = called[: min(ends, default=len(called))]
-        number = next(i for i, word in enumerate(called) if not re.match("[A-Z_]+=", word))
-        variables = dict(word.split("=", 1) for word in called[:number])
-        yield variables, called[number:]
+    """Yield the commands in backticks: a program with at least one argument, or a variable."""
+    return (code for code in CODE.findall(text) if PROGRAM.match(code))
 
 
 def parse_command(
     command: str, monkeypatch: pytest.MonkeyPatch, run_recipe: Callable[..., Any]
 ) -> None:
-    """Parse a line of shell; a recipe runs, and the commands that it calls are parsed.
+    """Parse a command; a recipe runs, and the commands that it calls are parsed.
 
     Raises:
         SystemExit: if a program does not take its arguments.
         AssertionError: if a recipe does not take its arguments, or there is no such program.
     """
-    for variables, words in split_command(command):
-        if words[0].endswith(".sh"):
-            recipe = ROOT / words[0]
-            assert recipe.is_file(), f"there is no {words[0]}"
-            for call in run_recipe(recipe.parent, recipe.stem, *words[1:], **variables):
-                parse_program(call, monkeypatch)
-        else:
-            parse_program(words, monkeypatch)
+    words = [word for word in shlex.split(command) if word != "env"]
+    start = next(i for i, word in enumerate(words) if not re.match("[A-Z_]+=", word))
+    variables = dict(word.split("=", 1) for word in words[:start])
+    words = words[start:]
+    if not words[0].endswith(".sh"):
+        parse_program(words, monkeypatch)
+        return
+    recipe = ROOT / words[0]
+    assert recipe.is_file(), f"there is no {words[0]}"
+    for call in run_recipe(recipe.parent, recipe.stem, *words[1:], **variables):
+        parse_program(call, monkeypatch)
 
 
 def parse_program(words: Sequence[str], monkeypatch: pytest.MonkeyPatch) -> None:
