@@ -79,9 +79,10 @@ class CaptionWriter(FolderWriter):
         counts["words"] += sum(map(len, tokens))
         text = [" ".join(words) for words in tokens]
         if self.table.visual is None:
-            return {"txt": text}
+            return {"txt": text, "jsonl": [json_line({"captions": non_empty})]}
         return {
             "txt": text,
+            "jsonl": [json_line({"id": example.id, "captions": non_empty})],
             "visual_ids": [str(example.id)] * len(non_empty),
             "references.jsonl": [json_line({"id": example.id, "references": non_empty})],
         }

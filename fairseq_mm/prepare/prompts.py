@@ -18,7 +18,7 @@ from fairseq_mm.data.input_files import SPLITS
 from fairseq_mm.data.split_text import LANGUAGE_MODELS, SOURCE, TARGET
 from fairseq_mm.data.story_text import NEWLINE
 from fairseq_mm.prepare.corpus import Corpus, Example, Field, FieldTable
-from fairseq_mm.prepare.writer import FolderWriter, Vocabulary
+from fairseq_mm.prepare.writer import FolderWriter, Vocabulary, json_line
 
 TABLE = FieldTable(
     kind="prompts",
@@ -45,7 +45,7 @@ class PromptWriter(FolderWriter):
         SOURCE: ("prompt_words", "unknown_prompt_words"),
         TARGET: ("story_words", "unknown_story_words"),
     }
-    endings = ("ids",)
+    endings = ("jsonl", "ids")
     extra_files = frozenset(
         f"{folder}/{name}"
         for folder in LANGUAGE_MODELS
@@ -104,7 +104,9 @@ class PromptWriter(FolderWriter):
         self._prompts.add(hash(source))
         self._pairs.add(pair)
         ids = {} if example.id is None else {"ids": [example.id]}
-        return {SOURCE: [source], TARGET: [target], **ids}
+        record = {} if example.id is None else {"id": example.id}
+        record.update((name, texts[0]) for name, texts in example.texts.items())
+        return {SOURCE: [source], TARGET: [target], "jsonl": [json_line(record)], **ids}
 
     def finish_split(
         self, folder: Path, split: str, corpus: Corpus, counts: dict[str, int]

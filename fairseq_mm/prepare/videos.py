@@ -21,6 +21,7 @@ This names unreadable videos in DIR/features.h5.unreadable.tsv. Prepare again wi
 --features DIR/features.h5 --missing drop --overwrite to leave them out.
 """
 
+import json
 from collections import Counter
 from contextlib import ExitStack
 from pathlib import Path
@@ -68,7 +69,7 @@ class VideoWriter(FolderWriter):
         SOURCE: ("transcript_tokens", "unknown_transcript_tokens"),
         TARGET: ("summary_tokens", "unknown_summary_tokens"),
     }
-    endings = ("visual_ids", "references.jsonl", "transcripts.jsonl", "unknowns.jsonl")
+    endings = ("jsonl", "visual_ids", "references.jsonl", "transcripts.jsonl", "unknowns.jsonl")
     extra_files = SUBWORD_FILES
     counts = (
         "videos",
@@ -115,6 +116,7 @@ class VideoWriter(FolderWriter):
         references = {"id": example.id, "references": [" ".join(summary.split())]}
         return {
             **{side: [" ".join(words)] for side, words in tokens.items()},
+            "jsonl": [json_line({"id": example.id, "transcript": transcript, "summary": summary})],
             "visual_ids": [str(example.id)],
             "references.jsonl": [json_line(references)],
             "transcripts.jsonl": [json_line({"id": example.id, "transcript": transcript})],
@@ -199,13 +201,16 @@ class VideoWriter(FolderWriter):
         counts = dict.fromkeys((f"numbered_in_{plural}" for plural in _PLURALS.values()), 0)
         paths = [folder / "text" / f"{split}.{side}" for side in self.sides]
         # not splitlines(), which also splits at \x0b, \x85 and the like within a line
-        texts = [path.read_text(encoding="utf-8").split("\n")[:-1] for path in paths]
+        record_path = folder / f"{split}.jsonl"
+        texts = [
+            path.read_text(encoding="utf-8").split("\n")[:-1] for path in (*paths, record_path)
+        ]
         with ExitStack() as files:
-            source, target, listed = (
+            source, target, listed, records = (
                 files.enter_context(open(path, "w", encoding="utf-8", newline="\n"))
-                for path in (*paths, folder / f"{split}.unknowns.jsonl")
+                for path in (*paths, folder / f"{split}.unknowns.jsonl", record_path)
             )
-            for transcript, summary in zip(*texts):
+            for transcript, summary, record in zip(*texts):
                 number = self.subwords.indexed_oov
                 # numbers are shared: the summary can name an unknown word of its transcript
                 words, oov_words = index_oov_words(transcript.split(), known, number)
@@ -216,6 +221,8 @@ class VideoWriter(FolderWriter):
                 source.write(" ".join(words) + "\n")
                 target.write(" ".join(summary_words) + "\n")
                 listed.write(json_line(oov_words) + "\n")
+                entry = {**json.loads(record), "unknowns": oov_words}
+                records.write(json_line(entry) + "\n")
         return counts
 
     def check_unknown(self, side: str, split: str, counts: dict[str, int]) -> None:

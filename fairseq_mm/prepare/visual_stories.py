@@ -17,8 +17,9 @@ This names unreadable images in DIR/features.h5.unreadable.tsv. Prepare again wi
 keep them without those images, which missing_images.txt lists.
 """
 
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Optional
+from typing import Any, Optional
 
 from fairseq_mm.data.split_files import MISSING_IMAGES
 from fairseq_mm.data.story_text import NUM_IMAGES, SEPARATOR, join_sentences
@@ -40,7 +41,7 @@ class VisualStoryWriter(FolderWriter):
     """Writer of ``text/<split>.txt`` with one story per line, sentences joined by ``<sent>``."""
 
     table = TABLE
-    endings = ("visual_ids", "references.jsonl", "album_references.jsonl", "stories.jsonl")
+    endings = ("jsonl", "visual_ids", "references.jsonl", "album_references.jsonl", "stories.jsonl")
     extra_files = frozenset([MISSING_IMAGES])
     counts = ("stories", "albums", "image_sequences", "images", "words")
     left_out = "stories left out, a sentence has no word"
@@ -98,12 +99,31 @@ class VisualStoryWriter(FolderWriter):
                 for key, album in album_by_sequence.items()
             ),
         )
+        write_lines(folder / f"{split}.jsonl", self._records(split, corpus, examples))
         # a dict and not a set: the order in missing_images.txt must not differ between runs
         images = dict.fromkeys(image for example in examples for image in example.visual)
         self._masked.update((image, None) for image in images if image in corpus.missing)
         counts["albums"] = len({example.group for example in examples})
         counts["image_sequences"] = len(album_by_sequence)
         counts["images"] = len(images)
+
+    def _records(self, split: str, corpus: Corpus, examples: list[Example]) -> Iterator[str]:
+        """Yield the record of each story, in the order of the references. A story that is no
+        example is marked ``reference_only``."""
+        lines = {id(example) for example in examples}
+        for example in [*corpus.splits[split], *corpus.further_references.get(split, [])]:
+            record: dict[str, Any] = {
+                "id": example.id,
+                "album": example.group,
+                "images": example.visual,
+                "sentences": example.texts["sentences"],
+            }
+            missing = [key for key in dict.fromkeys(example.visual) if key in corpus.missing]
+            if id(example) not in lines:
+                record["reference_only"] = True
+            elif missing:
+                record["missing"] = missing
+            yield json_line(record)
 
     def finish_text(self, folder: Path, corpus: Corpus, counts: dict[str, dict[str, int]]) -> None:
         """Write ``missing_images.txt``, which lists the missing images of the examples."""

@@ -23,7 +23,7 @@ from tqdm.auto import tqdm
 
 from fairseq_mm import __version__
 from fairseq_mm.data.caption_text import reserved_token
-from fairseq_mm.data.input_files import SPLITS
+from fairseq_mm.data.input_files import SPLITS, compute_sha256
 from fairseq_mm.errors import UserError
 from fairseq_mm.prepare.corpus import Corpus, Example, FieldTable
 from fairseq_mm.prepare.data_folder import (
@@ -133,7 +133,7 @@ class FolderWriter:
 
     table: ClassVar[FieldTable]
     sides: ClassVar[dict[str, tuple[str, str]]] = {"txt": ("words", "unknown")}
-    endings: ClassVar[tuple[str, ...]] = ("visual_ids", "references.jsonl")
+    endings: ClassVar[tuple[str, ...]] = ("jsonl", "visual_ids", "references.jsonl")
     extra_files: ClassVar[frozenset[str]] = frozenset()
     counts: ClassVar[tuple[str, ...]]
     left_out: ClassVar[Optional[str]] = None
@@ -246,6 +246,10 @@ class FolderWriter:
         """
         self._check(corpus, strict)
         kind, files = self.table.kind, self.files()
+        read = {Path(path).resolve() for path in corpus.files}
+        for name in sorted(files):
+            if (output / name).resolve() in read:
+                raise UserError(f"--output {output}: would replace {name}, which is read.")
         with partial_folder(output, files, kind=kind, overwrite=overwrite) as partial:
             (partial / "text").mkdir()
             self.begin()
@@ -277,6 +281,10 @@ class FolderWriter:
             self._binarize(partial, corpus, report, strict)
             self.finish_folder(partial, list(counts))
             self._count_unknown(partial, counts, corpus.notes)
+            # of the records that the binarised text is made from
+            report["digests"] = {
+                split: compute_sha256(partial / f"{split}.jsonl") for split in counts
+            }
             if corpus.write_features is not None:
                 corpus.features_written = corpus.write_features(output, partial)
             text = json.dumps(report, indent=2, ensure_ascii=False) + "\n"

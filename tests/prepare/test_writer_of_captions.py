@@ -56,7 +56,7 @@ def test_the_folder_holds_text_ids_and_references_line_by_line(tmp_path):
     assert files_in(tmp_path / "out") == sorted(
         ["dict.txt", "prepare.json", "text/train.txt", "text/valid.txt"]
         + [f"{s}.{e}" for s in ("train", "valid") for e in ("bin", "idx", "visual_ids")]
-        + ["train.references.jsonl", "valid.references.jsonl"]
+        + ["train.jsonl", "valid.jsonl", "train.references.jsonl", "valid.references.jsonl"]
     )
     out = tmp_path / "out"
     assert (out / "text" / "train.txt").read_text().splitlines() == [

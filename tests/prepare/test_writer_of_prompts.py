@@ -74,7 +74,7 @@ def test_the_folder_holds_text_and_binarised_pairs_and_two_language_models(tmp_p
     layout = "{}.wp_source-wp_target.{}.{}"
     assert sorted(files_in(out)) == sorted(
         ["dict.wp_source.txt", "dict.wp_target.txt", "prepare.json"]
-        + ["prompts/dict.txt", "stories/dict.txt"]
+        + ["prompts/dict.txt", "stories/dict.txt", *(f"{split}.jsonl" for split in splits)]
         + [f"text/{split}.{side}" for split in splits for side in ("wp_source", "wp_target")]
         + [
             name
@@ -130,7 +130,8 @@ def test_the_printed_commands_make_the_same_files(tmp_path, workers):
         assert program == "fairseq-preprocess"
         run_preprocess(arguments)
     expected, found = files_in(made), files_in(bare)
-    del expected["prepare.json"]
+    for name in ("prepare.json", "train.jsonl", "valid.jsonl", "test.jsonl"):
+        del expected[name]
     assert found == expected
 
 

@@ -54,7 +54,14 @@ def test_the_folder_holds_each_story_as_one_line(tmp_path):
     report = write(example(), tmp_path / "out")
     out = tmp_path / "out"
     assert files_in(out) == sorted(
-        ["dict.txt", "prepare.json", "text/train.txt", "text/valid.txt"]
+        [
+            "dict.txt",
+            "prepare.json",
+            "train.jsonl",
+            "valid.jsonl",
+            "text/train.txt",
+            "text/valid.txt",
+        ]
         + [f"{s}.{e}" for s in ("train", "valid") for e in ("bin", "idx", "visual_ids")]
         + [
             f"{s}.{e}.jsonl"
