@@ -1,0 +1,324 @@
+"""Reads data folders without records: of version 0.2, and of ``fairseq-preprocess`` alone.
+
+Such a folder has binarised text, and files beside it that are read in parallel, line by line:
+``<split>.visual_ids`` (keys of each line's images, separated by tabs), ``<split>.references.jsonl``
+and ``<split>.album_references.jsonl`` (``{"id": line of visual_ids, "references": [...]}``),
+``<split>.stories.jsonl`` (story and album), ``<split>.transcripts.jsonl``,
+``<split>.unknowns.jsonl``, ``<split>.tags``, ``<split>.ids``, ``missing_images.txt`` and
+``text/<split>.*``, the text before binarisation. All but the binarised text are optional; without
+published texts, a record has the decoded tokens.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Iterator
+from functools import cached_property
+from itertools import groupby
+from pathlib import Path
+from typing import Any, Optional
+
+from fairseq_mm.data.binarised_text import load_binarised_text, load_dictionary
+from fairseq_mm.data.indexed_oov import restore_oov_words
+from fairseq_mm.data.input_files import check_line_counts, parse_json, read_lines, read_objects
+from fairseq_mm.data.record_split import (
+    CAPTIONS,
+    PROMPTS,
+    VIDEOS,
+    VISUAL_STORIES,
+    Folder,
+    Kind,
+    Record,
+    Split,
+)
+from fairseq_mm.data.story_text import NUM_IMAGES, SEPARATOR, split_sentences
+from fairseq_mm.errors import UserError
+
+_KNOWN_PAIRS = (PROMPTS.sides, VIDEOS.sides)
+
+
+def old_split_names(folder: Folder) -> set[str]:
+    """Return the names of splits with binarised text, or with one of the files beside it."""
+    root = Path(folder)
+    files = [*root.glob("*.idx"), *root.glob("*.visual_ids"), *root.glob("text/*.*")]
+    return {path.name.partition(".")[0] for path in files}
+
+
+class ImportedSplit(Split):
+    """Split of a folder without records.
+
+    Args:
+        folder: Data folder.
+        name: Name of the split.
+        pair: Suffixes of source and target; by default those of the releases, or the only pair that
+            the folder has.
+    """
+
+    def __init__(self, folder: Folder, name: str, pair: Optional[tuple[str, str]] = None) -> None:
+        super().__init__(folder, name)
+        self.root = Path(folder)
+        self.pair = pair or self._find_pair()
+        self.path = f"{self._base()}.bin"
+
+    def _find_pair(self) -> Optional[tuple[str, str]]:
+        if (self.root / f"{self.name}.idx").exists():
+            return None
+        pattern = re.compile(rf"{re.escape(self.name)}\.([^.-]+)-([^.-]+)\.\2\.idx")
+        matches = (pattern.fullmatch(path.name) for path in self.root.glob("*.idx"))
+        pairs = {(match[1], match[2]) for match in matches if match}
+        texts = self.root / "text"
+        known = {x for x in _KNOWN_PAIRS if x in pairs or (texts / f"{self.name}.{x[1]}").exists()}
+        # of two unknown pairs either could be meant, and the wrong text misleads
+        if len(known or pairs) > 1:
+            names = ", ".join(sorted("-".join(pair) for pair in known or pairs))
+            raise UserError(f"{self.root}: has {self.name!r} in several pairs of texts: {names}.")
+        return next(iter(known or pairs), None)
+
+    @property
+    def sides(self) -> tuple[str, ...]:
+        return self.pair or ()
+
+    @cached_property
+    def kind(self) -> Kind:
+        if self.pair is not None:
+            is_video = self.pair == VIDEOS.sides or self._file("visual_ids").exists()
+            return VIDEOS if is_video else PROMPTS
+        # captions of several images have no separators
+        is_story = self.keys and self.keys[0].count("\t") == NUM_IMAGES - 1
+        if is_story and SEPARATOR in next(self.iterate_tokens(), []):
+            return VISUAL_STORIES
+        return CAPTIONS
+
+    def _file(self, ending: str) -> Path:
+        return self.root / f"{self.name}.{ending}"
+
+    def _read(self, ending: str) -> Optional[list[str]]:
+        path = self._file(ending)
+        return [line for _, line in read_lines(path)] if path.exists() else None
+
+    @cached_property
+    def keys(self) -> Optional[list[str]]:
+        path = self._file("visual_ids")
+        if not path.exists():
+            return None
+        keys = []
+        for number, line in read_lines(path):
+            if not all(line.split("\t")):
+                raise UserError(
+                    f"{path}:{number}: must have one key, or several separated by tabs, but is "
+                    f"{line!r}."
+                )
+            keys.append(line)
+        return keys
+
+    @cached_property
+    def missing(self) -> frozenset[str]:
+        path = self.root / "missing_images.txt"
+        return frozenset(line for _, line in read_lines(path)) if path.exists() else frozenset()
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self.iterate_tokens()) if self.keys is None else len(self.keys)
+
+    def _base(self, side: Optional[str] = None) -> Path:
+        if self.pair is None:
+            return self.root / self.name
+        return self.root / f"{self.name}.{'-'.join(self.pair)}.{side or self.pair[1]}"
+
+    def iterate_tokens(self, side: Optional[str] = None) -> Iterator[list[str]]:
+        ending = side or (self.pair[1] if self.pair else "txt")
+        path = self.root / "text" / f"{self.name}.{ending}"
+        if path.exists():
+            for _, line in read_lines(path):
+                yield line.split()
+            return
+        dictionary = load_dictionary(self.dictionary_path(side))
+        text = load_binarised_text(
+            str(self._base(side)), num_types=len(dictionary), end=dictionary.eos()
+        )
+        for line in text:
+            yield dictionary.string(line).split()
+
+    def iterate(self) -> Iterator[tuple[str, Record]]:
+        for number, record in enumerate(self.iterate_records(with_tokens=False), 1):
+            yield f"{self.path}: line {number}", record
+
+    def iterate_records(self, *, with_tokens: bool = True) -> Iterator[Record]:
+        """Yield the records of the split; ``with_tokens`` adds the field ``tokens``."""
+        kind = self.kind
+        if kind is CAPTIONS:
+            yield from self._captions(with_tokens)
+        elif kind is VISUAL_STORIES:
+            yield from self._visual_stories(with_tokens)
+        elif kind is PROMPTS:
+            yield from self._prompts(with_tokens)
+        else:
+            yield from self._videos(with_tokens)
+
+    @cached_property
+    def _references(self) -> Optional[dict[str, list[str]]]:
+        references = self._read_references("references.jsonl")
+        if references is None:
+            self.note = (
+                f"{self._file('references.jsonl')}: no such file; the references are the lines of "
+                f"{self.path}."
+            )
+        return references
+
+    def _read_references(self, ending: str) -> Optional[dict[str, list[str]]]:
+        path = self._file(ending)
+        if not path.exists():
+            return None
+        references: dict[str, list[str]] = {}
+        for where, entry in read_objects(path):
+            key, texts = entry.get("id"), entry.get("references")
+            if not isinstance(key, str) or not texts or not _are_texts(texts):
+                raise UserError(f'{where}: must be {{"id": "...", "references": ["...", ...]}}.')
+            references[key] = texts
+        for line, key in enumerate(self.keys or (), 1):
+            if key not in references:
+                ids = self._file("visual_ids")
+                raise UserError(f"{path}: has no references for {key!r} of {ids}:{line}.")
+        return references
+
+    def _published(self) -> Optional[Iterator[str]]:
+        """Return the published text of each line: the n-th reference of a key is that of its n-th
+        line. Return None if a key has another number of references than lines."""
+        keys, references = self.keys, self._references
+        if references is None:
+            return None
+        if keys is None:  # of videos without features: the references are in the order of the lines
+            return (text for texts in references.values() for text in texts)
+        if any(len(references[key]) != count for key, count in Counter(keys).items()):
+            return None
+        # lines of an image need not be neighbours
+        texts = {key: iter(references[key]) for key in dict.fromkeys(keys)}
+        return (next(texts[key]) for key in keys)
+
+    def _explicit(self, seen: set[str], key: Optional[str]) -> Record:
+        """Return the references of a key whose texts are not its references, at its first line."""
+        if key is None or self._references is None or key in seen:
+            return {}
+        seen.add(key)
+        return {"references": self._references[key]}
+
+    def _readable(self, side: Optional[str] = None) -> Iterator[str]:
+        """Yield the decoded text of each line."""
+        unknowns = self._unknown_words()
+        for line, tokens in enumerate(self.iterate_tokens(side)):
+            text = " ".join(tokens)
+            if unknowns is not None:
+                text = restore_oov_words(text, unknowns[line])
+            yield " ".join(x for x in self._subwords.decode(text).split() if x != SEPARATOR)
+
+    def _unknown_words(self) -> Optional[list[list[str]]]:
+        lines, path = self._read("unknowns.jsonl"), self._file("unknowns.jsonl")
+        if lines is None:
+            return None
+        unknowns = [parse_json(line, f"{path}:{number}") for number, line in enumerate(lines, 1)]
+        for number, words in enumerate(unknowns, 1):
+            if not _are_texts(words):
+                raise UserError(f"{path}:{number}: must be a JSON list of words.")
+        return unknowns
+
+    def _columns(self, **columns: Any) -> Iterator[tuple[Any, ...]]:
+        """Yield the values of each line; None for columns that are None."""
+        given = {name: list(column) for name, column in columns.items() if column is not None}
+        counts = {f"{self.path}: `{name}`": len(column) for name, column in given.items()}
+        check_line_counts(counts)
+        length = next(iter(counts.values()))
+        yield from zip(*(given.get(name, [None] * length) for name in columns))
+
+    def _captions(self, with_tokens: bool) -> Iterator[Record]:
+        published = self._published()
+        tokens = None
+        if with_tokens:
+            tokens = [" ".join(words) for words in self.iterate_tokens()]
+        seen: set[str] = set()
+        lines = self._columns(
+            text=self._readable() if published is None else published,
+            key=self.keys,
+            tags=self._read("tags"),
+            tokens=tokens,
+        )
+        # without keys, each line is a record
+        for _, group in groupby(enumerate(lines), lambda x: x[0] if x[1][1] is None else x[1][1]):
+            texts, keys, tags, token_lines = zip(*(line for _, line in group))
+            record: Record = {} if keys[0] is None else {"id": keys[0]}
+            record["captions"] = list(texts)
+            if tags[0] is not None:
+                record["tags"] = list(tags)
+            if with_tokens:
+                record["tokens"] = list(token_lines)
+            yield {**record, **({} if published else self._explicit(seen, keys[0]))}
+
+    def _visual_stories(self, with_tokens: bool) -> Iterator[Record]:
+        stories = None
+        if self._file("stories.jsonl").exists():
+            stories = [entry for _, entry in read_objects(self._file("stories.jsonl"))]
+        album_references = self._read_references("album_references.jsonl")
+        seen: set[str] = set()
+        lines = self._columns(tokens=self.iterate_tokens(), key=self.keys, story=stories)
+        for number, (tokens, key, story) in enumerate(lines, 1):
+            record: Record = {}
+            if story is not None:
+                names = {"id": "story_id", "album": "album_id"}
+                record.update(
+                    (name, str(story[old])) for name, old in names.items() if old in story
+                )
+            images = key.split("\t")
+            record.update(images=images, sentences=split_sentences(" ".join(tokens)))
+            sentences = len(record["sentences"])
+            if len(images) != NUM_IMAGES or sentences != NUM_IMAGES:
+                raise UserError(
+                    f"{self.path}: line {number}: a story has {NUM_IMAGES} sentences and images, "
+                    f"but this one has {sentences} sentences ({SEPARATOR} between them) and "
+                    f"{len(images)} images in {self._file('visual_ids')}."
+                )
+            missing = [image for image in images if image in self.missing]
+            if missing:
+                record["missing"] = missing
+            if with_tokens:
+                record["tokens"] = " ".join(tokens)
+            if album_references is not None and key not in seen:
+                record["album_references"] = album_references[key]
+            yield {**record, **self._explicit(seen, key)}
+
+    def _prompts(self, with_tokens: bool) -> Iterator[Record]:
+        assert self.pair is not None
+        # not _columns, which would hold all stories
+        sides = [map(" ".join, self.iterate_tokens(side)) for side in self.pair]
+        ids = self._read("ids")
+        for number, (prompt, story) in enumerate(zip(*sides)):
+            record = {"prompt": prompt, "story": story}
+            if ids is not None:
+                record = {"id": ids[number], **record}
+            yield {**record, "tokens": [prompt, story]} if with_tokens else record
+
+    def _videos(self, with_tokens: bool) -> Iterator[Record]:
+        assert self.pair is not None
+        published = self._published()
+        transcripts = None
+        path = self._file("transcripts.jsonl")
+        if path.exists():
+            by_id = {str(x.get("id")): x.get("transcript") for _, x in read_objects(path)}
+            transcripts = [by_id.get(key) for key in self.keys or ()]
+        seen: set[str] = set()
+        lines = self._columns(
+            summary=self._readable() if published is None else published,
+            key=self.keys,
+            transcript=transcripts or self._readable(self.pair[0]),
+            unknowns=self._unknown_words(),
+            source=self.iterate_tokens(self.pair[0]) if with_tokens else None,
+            target=self.iterate_tokens() if with_tokens else None,
+        )
+        for summary, key, transcript, unknowns, source, target in lines:
+            record: Record = {} if key is None else {"id": key}
+            record.update(transcript=transcript, summary=summary)
+            if unknowns is not None:
+                record["unknowns"] = unknowns
+            if with_tokens:
+                record["tokens"] = [" ".join(source), " ".join(target)]
+            yield {**record, **({} if published else self._explicit(seen, key))}
+
+
+def _are_texts(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(text, str) for text in value)

@@ -1,0 +1,364 @@
+"""Defines the records of a split: ``<split>.jsonl`` of a data folder, one JSON object per line.
+
+A record is an image with its captions, a visual story, a pair of a prompt and a story, or a video
+with its transcript and summary:
+
+``{"id": key of the image in the feature store, "captions": [...], "tags": [...]}``
+    captions. ``tags`` has a text of part-of-speech tags for each caption. Captions without images
+    have no ``id``.
+``{"id": ..., "album": ..., "images": [5 keys], "sentences": [5 texts], "missing": [keys]}``
+    a visual story. ``missing`` are the images without features.
+``{"prompt": ..., "story": ...}``
+    a prompt and a story
+``{"id": key of the video, "transcript": ..., "summary": ..., "unknowns": [words]}``
+    a video. ``unknowns`` are the words that ``<unk-0>``, ``<unk-1>``, ... stand for.
+
+Each caption, story, pair or video is a *line* of the split: an example of training, ``H-<line>`` in
+the output of ``fairseq-generate``. Records of any kind may have two more fields:
+
+``references``
+    list of texts that metrics compare with, in place of the texts of all records of the item;
+    ``album_references`` is the same for the stories of an album
+``tokens``
+    what was binarised, if it is not the folder's tokenization of the texts: one string per caption,
+    a string for a visual story, or the strings of source and target
+
+A visual story with ``"reference_only": true`` is no line, but a reference of its images and album.
+"""
+
+import os
+from collections.abc import Iterable, Iterator
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Callable, NamedTuple, Optional, Union
+
+import numpy as np
+
+from fairseq_mm.data.caption_text import CaptionTokenizer
+from fairseq_mm.data.indexed_oov import index_with, restore_oov_words
+from fairseq_mm.data.input_files import read_json, read_objects
+from fairseq_mm.data.story_text import NUM_IMAGES, join_sentences, tokenize_story_text
+from fairseq_mm.data.subwords import Subwords
+from fairseq_mm.data.transcript_text import TOKENIZERS
+from fairseq_mm.errors import UserError
+
+Folder = Union[str, os.PathLike]
+Record = dict[str, Any]
+# fairseq's names for a text are languages; these are the suffixes of the releases
+PROMPT_SIDES, VIDEO_SIDES = ("wp_source", "wp_target"), ("tran", "desc")
+# subfolders with one side of the pairs, in the form that fairseq's language modelling reads
+LANGUAGE_MODELS = {"prompts": "wp_source", "stories": "wp_target"}
+
+
+class Kind(NamedTuple):
+    """Kind of record.
+
+    Attributes:
+        name: Name of the kind, as in ``prepare.json``.
+        text: Field of the text that is generated.
+        source: Field of the text that a model reads; None if there is none.
+        sides: Suffixes of the binarised texts; empty for a single text.
+        required: Fields that each record must have.
+    """
+
+    name: str
+    text: str
+    source: Optional[str] = None
+    sides: tuple[str, ...] = ()
+    required: tuple[str, ...] = ()
+
+
+KINDS = (
+    Kind("captions", "captions", required=("captions",)),
+    Kind("visual stories", "sentences", required=("images", "sentences")),
+    Kind("prompts", "story", "prompt", PROMPT_SIDES, ("prompt", "story")),
+    Kind("videos", "summary", "transcript", VIDEO_SIDES, ("transcript", "summary")),
+)
+CAPTIONS, VISUAL_STORIES, PROMPTS, VIDEOS = KINDS
+
+_TEXT, _TEXTS, _FIVE = "text", "a list of texts", f"a list of {NUM_IMAGES} texts"
+_FIELDS = {
+    **dict.fromkeys(("id", "album", "prompt", "story", "transcript", "summary"), _TEXT),
+    **dict.fromkeys(("captions", "tags", "missing", "unknowns", "references"), _TEXTS),
+    "album_references": _TEXTS,
+    **dict.fromkeys(("images", "sentences"), _FIVE),
+}
+
+
+class Split:
+    """Records of a split; they are parsed when the first value that needs them is asked for.
+
+    Args:
+        folder: Data folder.
+        name: Name of the split.
+
+    Attributes:
+        path: Path of the records, for messages.
+        note: Sentence for the user about the texts; None if there is nothing to say.
+    """
+
+    note: Optional[str] = None
+
+    def __init__(self, folder: Folder, name: str) -> None:
+        self.folder = os.fspath(folder)
+        self.name = name
+        self.path = os.path.join(self.folder, f"{name}.jsonl")
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self.lines()) if self.keys is None else len(self.keys)
+
+    @cached_property
+    def kind(self) -> Kind:
+        for _, record in read_objects(self.path):
+            for kind in KINDS:
+                if kind.text in record:
+                    return kind
+            break
+        names = ", ".join(kind.text for kind in KINDS)
+        raise UserError(f"{self.path}: its first record must have one of the fields {names}.")
+
+    def iterate(self) -> Iterator[tuple[str, Record]]:
+        """Yield ``path:line`` and the checked record of each line of the file."""
+        kind = self.kind
+        for where, record in read_objects(self.path):
+            _check_record(record, kind, where)
+            yield where, record
+
+    @cached_property
+    def records(self) -> list[Record]:
+        return [record for _, record in self.iterate()]
+
+    def lines(self) -> Iterator[tuple[Record, int]]:
+        """Yield for each line its record, and the number of its text among the record's texts."""
+        has_many = self.kind is CAPTIONS
+        for record in self.records:
+            if has_many:
+                for number in range(len(record["captions"])):
+                    yield record, number
+            elif not record.get("reference_only"):
+                yield record, 0
+
+    @cached_property
+    def keys(self) -> Optional[list[str]]:
+        """Key of each line's image or video in the feature store; the five keys of a visual story
+        are joined by tabs. None if there are no images or videos."""
+        keys = [_get_key(record, self.kind) for record, _ in self.lines()]
+        if None not in keys:
+            return keys
+        if any(key is not None for key in keys):
+            line = keys.index(None) + 1
+            raise UserError(f"{self.path}: all records must have an `id`, but that of line {line}.")
+        return None
+
+    @property
+    def items(self) -> list[str]:
+        """Key of each line, or its number (counted from 0) if there are no keys."""
+        return self.keys or list(map(str, range(len(self))))
+
+    @cached_property
+    def first(self) -> np.ndarray:
+        """``[lines]`` bool, True for the first line of each key."""
+        return np.ones(len(self), dtype=bool) if self.keys is None else first_lines(self.keys)
+
+    @cached_property
+    def texts(self) -> list[str]:
+        """Published text of each line; the sentences of a visual story are joined by spaces."""
+        return [_get_text(record, number, self.kind) for record, number in self.lines()]
+
+    @cached_property
+    def missing(self) -> frozenset[str]:
+        """Keys of images without features."""
+        return frozenset(key for record in self.records for key in record.get("missing", ()))
+
+    def field(self, name: str) -> list[Any]:
+        """Return the value of a record's field for each line; None for a line without it."""
+        if name == "tags":
+            return [
+                record[name][number] if name in record else None for record, number in self.lines()
+            ]
+        return [record.get(name) for record, _ in self.lines()]
+
+    def references(self, of: str = "item") -> dict[str, list[str]]:
+        """Return the references of each item, in the order of the items' first lines.
+
+        ``of`` is "item" for the texts of the same image, image sequence or video, or "album" for
+        the texts of the same album.
+        """
+        explicit_field = "references" if of == "item" else "album_references"
+        explicit: dict[str, list[str]] = {}
+        texts: dict[Any, list[str]] = {}
+        groups: dict[str, Any] = {}
+        line = 0
+        for record in self.records:
+            is_line = not record.get("reference_only")
+            count = len(record["captions"]) if self.kind is CAPTIONS else 1
+            for number in range(count):
+                key = _get_key(record, self.kind)
+                key = str(line) if key is None else key
+                group = key if of == "item" else record.get("album", key)
+                line += is_line
+                text = _get_text(record, number, self.kind)
+                if text or is_line:
+                    texts.setdefault(group, []).append(text)
+                if is_line:
+                    groups.setdefault(key, group)
+                if explicit_field in record:
+                    explicit.setdefault(key, record[explicit_field])
+        return {key: explicit.get(key, texts[group]) for key, group in groups.items()}
+
+    def tokens(self, side: Optional[str] = None) -> list[list[str]]:
+        """Return the tokens of each line's text, before words outside the dictionary are replaced.
+
+        ``side`` is one of the suffixes of pairs, such as ``wp_source``; by default the text that is
+        generated.
+        """
+        return list(self.iterate_tokens(side))
+
+    def iterate_tokens(self, side: Optional[str] = None) -> Iterator[list[str]]:
+        sides = self.sides
+        place = len(sides) - 1 if side is None else sides.index(side)
+        for record, number in self.lines():
+            yield self._tokenize(record, number, place)
+
+    @property
+    def sides(self) -> tuple[str, ...]:
+        """Suffixes of the binarised source and target; empty for a single text."""
+        return self.kind.sides
+
+    def _tokenize(self, record: Record, number: int, place: int) -> list[str]:
+        kind, tokens = self.kind, record.get("tokens")
+        if tokens is not None:
+            if self.sides:
+                return tokens[place].split()
+            return (tokens[number] if kind is CAPTIONS else tokens).split()
+        if kind is VISUAL_STORIES:
+            sentences = [" ".join(self._tokenizer(text)) for text in record["sentences"]]
+            return join_sentences(sentences).split()
+        if kind is CAPTIONS:
+            return self._tokenizer(record["captions"][number])
+        is_source = kind.source is not None and place == 0
+        words = self._tokenizer(record[kind.source if is_source else kind.text])
+        if kind is PROMPTS and not is_source and self._story_words:
+            return words[: self._story_words]
+        if "unknowns" in record:
+            return index_with(words, self._known, record["unknowns"])
+        return words
+
+    @cached_property
+    def _options(self) -> dict[str, Any]:
+        return read_options(self.folder)
+
+    @cached_property
+    def _tokenizer(self) -> Callable[[str], list[str]]:
+        return load_tokenizer(self.folder, self.kind)
+
+    @cached_property
+    def _story_words(self) -> int:
+        return self._options.get("story_words") or 0
+
+    @cached_property
+    def _known(self) -> frozenset[str]:
+        from fairseq_mm.data.binarised_text import load_dictionary
+
+        return frozenset(load_dictionary(self.dictionary_path()).symbols)
+
+    def dictionary_path(self, side: Optional[str] = None) -> str:
+        """Return the path of the dictionary of a text, see :meth:`tokens`."""
+        name = f"dict.{side or self.sides[-1]}.txt" if self.sides else "dict.txt"
+        return os.path.join(self.folder, name)
+
+    @cached_property
+    def _subwords(self) -> Subwords:
+        return Subwords.load(self.folder)
+
+    @cached_property
+    def _unknowns(self) -> list[Any]:
+        return self.field("unknowns") if self._subwords.indexed_oov else []
+
+    def decode(self, tokens: str, line: int) -> str:
+        """Return the readable text of tokens that are separated by spaces.
+
+        ``line`` is the line (counted from 0) whose unknown words ``<unk-0>``, ``<unk-1>``, ...
+        denote.
+        """
+        if self._unknowns and self._unknowns[line] is not None:
+            tokens = restore_oov_words(tokens, self._unknowns[line])
+        return self._subwords.decode(tokens)
+
+
+def first_lines(keys: Iterable[str]) -> np.ndarray:
+    """Return ``[lines]`` bool, True for a key that no earlier line has."""
+    seen: set[str] = set()
+    marks = []
+    for key in keys:
+        marks.append(key not in seen)
+        seen.add(key)
+    return np.array(marks, dtype=bool)
+
+
+def read_options(folder: Folder) -> dict[str, Any]:
+    """Return the options that ``prepare.json`` of a data folder records; empty without the file."""
+    path = Path(folder) / "prepare.json"
+    report = read_json(path) if path.exists() else {}
+    options = report.get("options") if isinstance(report, dict) else None
+    return options if isinstance(options, dict) else {}
+
+
+def load_tokenizer(folder: Folder, kind: Kind) -> Callable[[str], list[str]]:
+    """Return the function with which ``prepare`` tokenized the texts of a data folder."""
+    options = read_options(folder)
+    name = options.get("tokenizer")
+    if kind is VIDEOS:
+        subwords, normalise = Subwords.load(folder), TOKENIZERS.get(str(name), str)
+        return lambda text: subwords.encode(normalise(text))
+    if kind is PROMPTS:
+        return tokenize_story_text if name == "story" else str.split
+    if name is None:
+        return str.split
+    try:
+        return CaptionTokenizer(
+            name,
+            keep_case=options.get("keep_case", False),
+            keep_punctuation=options.get("keep_punctuation", False),
+        )
+    except ValueError as error:  # such as ptb, whose tokens are in the records
+        raise UserError(f"{os.path.join(folder, 'prepare.json')}: {error}") from None
+
+
+def _check_record(record: Record, kind: Kind, where: str) -> None:
+    for name in kind.required:
+        if name not in record:
+            raise UserError(f"{where}: must have the field `{name}`, but has not.")
+    for name, value in record.items():
+        expected = _FIELDS.get(name)
+        if expected is None:
+            continue
+        if expected is _TEXT:
+            is_right = isinstance(value, str)
+        else:
+            is_right = isinstance(value, list) and all(isinstance(x, str) for x in value)
+            is_right = is_right and (expected is _TEXTS or len(value) == NUM_IMAGES)
+        if not is_right:
+            raise UserError(f"{where}: `{name}` must be {expected}, but is {str(value)[:80]!r}.")
+    count = len(record["captions"]) if kind is CAPTIONS else 1
+    for name in ("tags", "tokens"):
+        value = record.get(name)
+        if kind is CAPTIONS and isinstance(value, list) and len(value) != count:
+            raise UserError(
+                f"{where}: must have as many `{name}` as captions, {count}, but has {len(value)}."
+            )
+
+
+def _get_key(record: Record, kind: Kind) -> Optional[str]:
+    if kind is VISUAL_STORIES:
+        return "\t".join(record["images"])
+    return None if kind is PROMPTS else record.get("id")
+
+
+def _get_text(record: Record, number: int, kind: Kind) -> str:
+    if kind is CAPTIONS:
+        return record["captions"][number]
+    if kind is VISUAL_STORIES:
+        return " ".join(filter(None, map(str.strip, record["sentences"])))
+    text = record[kind.text]
+    return text if kind is PROMPTS else " ".join(text.split())
