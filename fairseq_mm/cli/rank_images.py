@@ -373,7 +373,7 @@ def _rank_by_vectors(
     images, names = images[: args.max_images], names[: args.max_images]
     sentences, owner, lines = split.sentences[is_kept], owner[is_kept], split.lines[is_kept]
     with elapsed_time("rank"):
-        ranks = rank_vectors(images, sentences, owner, image_names=names)
+        ranks = rank_vectors(images, sentences, owner)
     I, N = len(images), len(sentences)  # noqa: E741
 
     def find_best(

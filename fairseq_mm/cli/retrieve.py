@@ -23,19 +23,15 @@ suffix than .jsonl, it has only the stories, one per line.
 import argparse
 import json
 import sys
-from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Optional
+from collections.abc import Sequence
+from typing import Any
 
 from fairseq_mm.cli import arguments, retrieve_nearest, retrieve_plot
+from fairseq_mm.cli.arguments import Rows
 from fairseq_mm.cli.records import list_first
 from fairseq_mm.data.output_file import write_file
 from fairseq_mm.errors import UserError
 
-if TYPE_CHECKING:
-    from fairseq_mm.retrieval.nearest_prompts import NearPrompt
-
-KINDS = ("prompts", "nearest", "plot")
 _NAMED = 5  # lines in a message
 
 
@@ -45,14 +41,33 @@ def name_kind(argv: Sequence[str]) -> list[str]:
     An empty list is returned unchanged.
     """
     # argparse cannot have a default subcommand.
-    if not argv or argv[0] in (*KINDS, "-h", "--help"):
+    if not argv or argv[0] in ("prompts", "nearest", "plot", "-h", "--help"):
         return list(argv)
     return ["nearest", *argv]
 
 
+def _ranks(text: str) -> list[int]:
+    ranks = [int(part) if part.strip().isdecimal() else 0 for part in text.split(",")]
+    if min(ranks) < 1 or len(set(ranks)) < len(ranks):
+        raise argparse.ArgumentTypeError(f"must be different ranks from 1 on, but is {text!r}")
+    return ranks
+
+
+_PROMPTS: Rows = {
+    "--k": (
+        "Ranks of the training prompts whose stories are written (default: 1).",
+        {"type": _ranks, "default": [1], "metavar": "K[,K...]"},
+    ),
+    "--words": (  # section 5.1: as long as the generated stories
+        "Maximum number of words of a story; <newline> counts as one (default: 150).",
+        {"type": arguments.positive, "default": 150, "metavar": "N"},
+    ),
+}
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     kinds = parser.add_subparsers(dest="kind", metavar="KIND", required=True)
-    for name, text, description, add_kind, run_kind in (
+    for name, text, module, add_kind, run_kind in (
         (
             "prompts",
             "stories of the nearest training prompts",
@@ -75,43 +90,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             retrieve_plot.run_plot,
         ),
     ):
-        kind = kinds.add_parser(name, help=text, description=description)
+        kind = kinds.add_parser(name, help=text, description=module)
         add_kind(kind)
         kind.set_defaults(kind_function=run_kind)
 
 
 def _add_prompt_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("data", metavar="DATA", help="Data folder, with text/train.wp_source.")
+    parser.add_argument("data", metavar="DATA", help="Data folder with a training split.")
     query = parser.add_mutually_exclusive_group()
     split = {"default": "valid", "help": "Split whose prompts are the queries (default: valid)."}
     arguments.add(query, "split", split=split)
     query.add_argument(
         "--prompt", action="append", metavar="TEXT", help="Query prompt; may be given again."
     )
-    parser.add_argument(
-        "--k",
-        type=_ranks,
-        default=[1],
-        metavar="K[,K...]",
-        help="Ranks of the training prompts whose stories are written (default: 1).",
-    )
-    parser.add_argument(
-        "--words",
-        type=int,
-        default=150,  # section 5.1: as long as the generated stories
-        metavar="N",
-        help="Maximum number of words of a story, 0 for all; <newline> counts as one (default: "
-        "150).",
-    )
+    arguments.add_rows(parser, _PROMPTS)
     output = {"help": "File to write, with {k} in its name for several ranks (default: stdout)."}
     arguments.add(parser, "output", output=output)
-
-
-def _ranks(text: str) -> list[int]:
-    ranks = [int(part) if part.strip().isdecimal() else 0 for part in text.split(",")]
-    if min(ranks) < 1 or len(set(ranks)) < len(ranks):
-        raise argparse.ArgumentTypeError(f"must be different ranks from 1 on, but is {text!r}")
-    return ranks
 
 
 def run(args: argparse.Namespace) -> None:
@@ -119,44 +113,59 @@ def run(args: argparse.Namespace) -> None:
 
 
 def _run_prompts(args: argparse.Namespace) -> None:
+    if len(args.k) > 1 and "{k}" not in (args.output or "{k}"):
+        raise UserError(
+            f"--output {args.output}: must have {{k}} in its name, because --k has several ranks: "
+            "each is a file."
+        )
+    arguments.check(args)
     from tqdm.auto import tqdm
 
+    from fairseq_mm.data.input_files import read_lines
+    from fairseq_mm.data.split_text import SOURCE, TARGET, side_path
+    from fairseq_mm.data.story_text import check_encodable, tokenize_story_text
     from fairseq_mm.retrieval.nearest_prompts import NearestPrompts
 
-    if args.words < 0:
-        raise UserError(f"--words: must be 0 or more, but is {args.words}.")
-    outputs = _name_outputs(args)
-    folder = Path(args.data, "text")
-    training = _read(folder / "train.wp_source")
+    def read(split: str, side: str) -> list[str]:
+        return [text for _, text in read_lines(side_path(args.data, split, side))]
+
+    training = read("train", SOURCE)
     if args.prompt:
-        prompts = [_tokenize(prompt) for prompt in args.prompt]
+        check_encodable(" ".join(args.prompt), "--prompt")
+        prompts = [" ".join(tokenize_story_text(prompt)) for prompt in args.prompt]
+        if not all(prompts):
+            raise UserError("--prompt: must have a word, but is empty.")
     else:
-        prompts = _read(folder / f"{args.split}.wp_source")
-    if not any(prompt.strip() for prompt in training):
-        raise UserError(f"{folder / 'train.wp_source'}: must have prompts, but is empty.")
-    index = NearestPrompts(training)
+        prompts = read(args.split, SOURCE)
     # A single prompt takes too little time for a progress bar.
     with tqdm(total=len(prompts), unit="prompt", disable=len(prompts) < 2 or None) as bar:
-        neighbours = index.search(
+        neighbours = NearestPrompts(training).search(
             prompts,
             max(args.k),
             # The nearest neighbour of a training prompt would be the prompt itself.
             leave_out_same=not args.prompt and args.split == "train",
             progress=bar.update,
         )
-    _check_neighbours(args, prompts, neighbours)
-    stories = _read(folder / "train.wp_target")
-    if len(stories) != len(training):
-        raise UserError(
-            f"{folder / 'train.wp_target'}: has {len(stories)} lines, but train.wp_source has "
-            f"{len(training)}."
+    few = [i for i, near in enumerate(neighbours) if len(near) < max(args.k)]
+    if few:
+        what = (
+            f"{len(neighbours[few[0]]) or 'no'} training prompts have a word in common with "
+            f"{prompts[few[0]]!r}"
         )
-    for k, output in zip(args.k, outputs):
+        if len(few) == len(prompts):
+            raise UserError(f"--k {max(args.k)}: {what}.")
+        print(
+            f"{len(few)} of {len(prompts)} prompts have fewer than {max(args.k)} neighbours and no "
+            f"story at that rank: {list_first([str(i) for i in few], _NAMED)} ({what})",
+            file=sys.stderr,
+        )
+    stories = read("train", TARGET)
+    for k in args.k:
         entries = [
             {
                 "id": i,
-                # Paragraphs end with the word <newline>, so that split() keeps them.
-                "hypothesis": " ".join(stories[near[k - 1].line].split()[: args.words or None]),
+                # Paragraphs end with the word <newline>, which counts as one.
+                "hypothesis": " ".join(stories[near[k - 1].line].split()[: args.words]),
                 "score": round(near[k - 1].similarity, 6),
                 "prompt": prompts[i],
                 "k": k,
@@ -166,88 +175,28 @@ def _run_prompts(args: argparse.Namespace) -> None:
             for i, near in enumerate(neighbours)
             if len(near) >= k
         ]
-        _write(output, entries, len(prompts), readable=bool(args.prompt))
-
-
-def _name_outputs(args: argparse.Namespace) -> list[Optional[str]]:
-    if args.output is None:
-        return [None] * len(args.k)
-    if len(args.k) > 1 and "{k}" not in args.output:
-        raise UserError(
-            f"--output {args.output}: must have {{k}} in its name, because --k has several ranks: "
-            "each is a file."
-        )
-    paths = [args.output.replace("{k}", str(k)) for k in args.k]
-    arguments.check_writable("--output", paths[0])
-    return paths
-
-
-def _tokenize(prompt: str) -> str:
-    """Tokenize a prompt like WritingPrompts, where punctuation marks are words."""
-    from fairseq_mm.data.story_text import check_encodable, tokenize_story_text
-
-    check_encodable(prompt, "--prompt")
-    words = tokenize_story_text(prompt)
-    if not words:
-        raise UserError("--prompt: must have a word, but is empty.")
-    return " ".join(words)
-
-
-def _read(path: Path) -> list[str]:
-    # splitlines() would also split at characters such as U+2028, which a story may contain.
-    try:
-        with open(path, encoding="utf-8") as file:
-            return [line.rstrip("\n") for line in file]
-    except OSError as error:
-        raise UserError(f"{path}: cannot be read ({error.strerror}).") from None
-    except UnicodeDecodeError as error:
-        raise UserError(f"{path}: must be UTF-8 text, but is not ({error}).") from None
-
-
-def _check_neighbours(
-    args: argparse.Namespace, prompts: Sequence[str], neighbours: "list[list[NearPrompt]]"
-) -> None:
-    """Report on stderr the prompts for which fewer training prompts were found than ``--k`` needs.
-
-    Raise UserError if this is true of all prompts. ``neighbours`` has the results of each prompt.
-    """
-    k = max(args.k)
-    few = [i for i, near in enumerate(neighbours) if len(near) < k]
-    if not few:
-        return
-    i = few[0]
-    what = (
-        f"{len(neighbours[i]) or 'no'} training prompts have a word in common with {prompts[i]!r}"
-    )
-    if len(few) == len(prompts):
-        raise UserError(f"--k {k}: {what}.")
-    named = list_first([str(i) for i in few], _NAMED)
-    print(
-        f"{len(few)} of {len(prompts)} prompts have fewer than {k} neighbours and no story at "
-        f"that rank: {named} ({what})",
-        file=sys.stderr,
-    )
+        _write(args, entries, len(prompts), k)
 
 
 def _write(
-    path: Optional[str], entries: Sequence[Mapping[str, Any]], expected: int, *, readable: bool
+    args: argparse.Namespace, entries: Sequence[dict[str, Any]], expected: int, k: int
 ) -> None:
     from fairseq_mm.data.story_text import detokenize_story
 
-    if path is None and readable:
+    text = "".join(json.dumps(entry, ensure_ascii=False) + "\n" for entry in entries)
+    if args.output is None and args.prompt:
         for entry in entries:
             story = detokenize_story(entry["hypothesis"].split())
-            where = f"rank {entry['k']}, cosine {entry['score']:.3f}"
+            where = f"rank {k}, cosine {entry['score']:.3f}"
             print(f"{entry['training_prompt']}\n(line {entry['training_line']} of train, {where})")
             print(f"\n{story}\n")
-        return
-    text = "".join(json.dumps(entry, ensure_ascii=False) + "\n" for entry in entries)
-    if path is None:
+    elif args.output is None:
         sys.stdout.write(text)
-        return
-    if not path.endswith(".jsonl"):
-        # A prompt without neighbour gets an empty line, so that line numbers agree with the split.
-        stories = {entry["id"]: entry["hypothesis"] for entry in entries}
-        text = "".join(f"{stories.get(i, '')}\n" for i in range(expected))
-    write_file(path, text)
-    print(f"{path}: {len(entries)} stories", file=sys.stderr)
+    else:
+        path = args.output.replace("{k}", str(k))
+        if not path.endswith(".jsonl"):
+            # A prompt without neighbour gets an empty line: line numbers agree with the split.
+            stories = {entry["id"]: entry["hypothesis"] for entry in entries}
+            text = "".join(f"{stories.get(i, '')}\n" for i in range(expected))
+        write_file(path, text)
+        print(f"{path}: {len(entries)} stories", file=sys.stderr)

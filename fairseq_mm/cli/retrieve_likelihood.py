@@ -1,8 +1,7 @@
 """Runs ``fairseq-mm retrieve nearest`` by likelihood, for models of captions."""
 
 import argparse
-from collections.abc import Sequence
-from typing import Any, Optional
+from typing import Any
 
 import numpy as np
 
@@ -32,77 +31,60 @@ def nearest_by_likelihood(args: argparse.Namespace) -> list[dict[str, Any]]:
             "and sentences of a data folder by the likelihood of a model of captions."
         )
     checkpoints = Checkpoint.open_all(args.checkpoint)
-    for checkpoint in checkpoints:
-        is_captioner = checkpoint.kind == "captions" and not checkpoint.reads_structure
-        if not is_captioner or len(checkpoints) > 1:
-            raise UserError(
-                f"{checkpoint.path}: must be one checkpoint of a model of captions (m_rnn, mlbl_f) "
-                "where there is no --store, which `fairseq-mm embed` makes of an embedding's "
-                "vectors."
-            )
+    checkpoint = checkpoints[0]
+    if checkpoint.kind != "captions" or checkpoint.reads_structure or len(checkpoints) > 1:
+        raise UserError(
+            f"{checkpoint.path}: must be one checkpoint of a model of captions (m_rnn, mlbl_f) "
+            "where there is no --store, which `fairseq-mm embed` makes of an embedding's vectors."
+        )
     (model,), task = load_on_data(checkpoints, args)
-    device = usable_device(args.device)
+    model = model.to(usable_device(args.device))
     task.load_dataset(args.split, combine=False)
-    sampled = []
-    if args.text is None:  # ranking images needs no P(sentence)
-        number = args.marginal_images or MARGINAL_IMAGES
-        sampled = sample_training_images(args.data, number, args.seed)
-    split = SplitToRank(task.datasets[args.split], sampled=sampled)
-
     start = task.target_dictionary.eos()
-    model = model.to(device)
-    if args.text is not None:
-        likelihood = build_likelihood(model, split.read_images, len(split), start=start)
+    if args.text is not None:  # ranking images needs no P(sentence)
+        split = SplitToRank(task.datasets[args.split])
         words = get_tokenizer(task.target_dictionary)(args.text)
         if not words:
             raise UserError(f"the text {args.text!r} must have a word, but has none.")
         text = [*encode_words(task.target_dictionary, " ".join(words)).tolist(), start]
-        log_probs = likelihood([text])
+        log_probs = build_likelihood(model, split.read_images, len(split), start=start)([text])
         check_finite(log_probs)
-        return _best(log_probs[0].cpu().numpy(), args.top, split.images)
-    # The first column of the scores is the query, the others are sampled training images.
-    rows = [
-        _read_query(args, split, checkpoint),
-        *(split.rows(place) for place in range(len(split.images), len(split))),
+        (found,) = best_candidates(log_probs.cpu().numpy(), args.top, split.images)
+    else:
+        number = args.marginal_images or MARGINAL_IMAGES
+        sampled = sample_training_images(args.data, number, args.seed)
+        split = SplitToRank(task.datasets[args.split], sampled=sampled)
+        # The first column of the scores is the query, the others are sampled training images.
+        others = range(len(split.images), len(split))
+        rows = [_read_query(args, split, checkpoint), *map(split.rows, others)]
+        likelihood = build_likelihood(
+            model, lambda first, end: pad_features(rows[first:end]), len(rows), start=start
+        )
+        scores = np.empty((1, len(split.sentences)))
+        for block in sentence_blocks(split.sentences, len(rows)):
+            log_probs = likelihood([split.sentences[i] for i in block])
+            check_finite(log_probs)
+            given_image = log_probs.cpu().numpy()
+            # log P(s | query) - log P(s) (equation 7)
+            scores[0, block] = given_image[:, 0] - log_marginal(given_image[:, 1:])
+        ids = [f"{args.split}:{line}" for line in split.lines]
+        texts = caption_texts(task, args.split, split.lines)
+        (found,) = best_candidates(scores, args.top, ids, texts)
+    # --jsonl writes the fields in this order.
+    return [
+        {"id": item["id"], "score": item["score"], "rank": rank, "text": item.get("text")}
+        for rank, item in enumerate(found, start=1)
     ]
-    likelihood = build_likelihood(
-        model, lambda first, end: pad_features(rows[first:end]), len(rows), start=start
-    )
-    scores = np.empty(len(split.sentences))
-    for block in sentence_blocks(split.sentences, len(rows)):
-        log_probs = likelihood([split.sentences[i] for i in block])
-        check_finite(log_probs)
-        given_image = log_probs.cpu().numpy()
-        # log P(s | query) - log P(s) (equation 7)
-        scores[block] = given_image[:, 0] - log_marginal(given_image[:, 1:])
-    ids = [f"{args.split}:{line}" for line in split.lines]
-    return _best(scores, args.top, ids, caption_texts(task, args.split, split.lines))
 
 
 def _read_query(args: argparse.Namespace, split: SplitToRank, checkpoint: Checkpoint) -> np.ndarray:
     """Return the features of the query image (``--id`` or ``--image``), [rows, feature dimension].
 
-    An image of ``--image`` is read with the extractor of ``checkpoint``. Raise UserError if
-    ``split`` lacks the image of ``--id``, or the image of ``--image`` cannot be read.
+    An image of ``--image`` is read with the extractor of ``checkpoint``.
     """
-    if args.id is not None:
-        if args.id not in split.images:
-            raise UserError(f"--id {args.id}: is no image of {args.split} of {args.data}.")
-        return split.rows(split.images.index(args.id))
-
-    reader = ImageReader(checkpoint.build(args.device), weights=args.weights)
-    (features,) = reader.read_features([args.image])
-    if isinstance(features, UserError):  # the reader returns errors, so that others are read
-        raise UserError(f"{args.image}: {features}")
-    return features
-
-
-def _best(
-    scores: np.ndarray, top: int, ids: Sequence[str], texts: Optional[Sequence[str]] = None
-) -> list[dict[str, Any]]:
-    (records,) = best_candidates(scores[None], top, ids, texts)
-    # --jsonl writes the fields in this order.
-    return [
-        {"id": record["id"], "score": record["score"], "rank": rank, "text": record.get("text")}
-        for rank, record in enumerate(records, start=1)
-    ]
+    if args.id is None:
+        reader = ImageReader(checkpoint.build(args.device), weights=args.weights)
+        return reader.read_all_features([args.image])[0]
+    if args.id not in split.images:
+        raise UserError(f"--id {args.id}: is no image of {args.split} of {args.data}.")
+    return split.rows(split.images.index(args.id))

@@ -36,9 +36,12 @@ import argparse
 import json
 import os
 import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Optional
 
 from fairseq_mm.cli import arguments
+from fairseq_mm.cli.arguments import Rows, Rule
 from fairseq_mm.cli.run_set_up import register_quietly
 from fairseq_mm.errors import UserError
 from fairseq_mm.generation.defaults import SEED
@@ -46,20 +49,43 @@ from fairseq_mm.generation.defaults import SEED
 if TYPE_CHECKING:
     from fairseq_mm.data.feature_store import FeatureStore
     from fairseq_mm.inference.embedder import Embedder
-    from fairseq_mm.retrieval.nearest_vectors import Retrieved
 
-# options that only one way of searching has
-VECTOR_OPTIONS = ("minus", "plus", "resort", "index")
-LIKELIHOOD_OPTIONS = ("features", "marginal_images")
+_SIDE = 320  # pixels of an image in the page
+_RULES = (
+    *(Rule(name, needs=("store",)) for name in ("minus", "plus", "resort")),
+    *(Rule(name, excludes=("store",)) for name in ("features", "marginal_images")),
+    Rule("images", needs=("html",)),
+)
+_APPENDED = {"action": "append"}
+_QUERY: Rows = {
+    "text": ("Query: a sentence or a word.", {"nargs": "?", "metavar": "TEXT"}),
+    "--image": ("Query image.", {"metavar": "FILE"}),
+    "--id": ("Id of an item of the store, or of an image, as the query.", {"metavar": "ID"}),
+}
+_OUTPUT: Rows = {
+    "--top": (
+        "Number of items to retrieve (default: 5).",
+        {"type": arguments.positive, "default": 5, "metavar": "N"},
+    ),
+    "--html": ("Write a page of the query and the items to this file.", {"metavar": "FILE"}),
+    "--images": (
+        "Folder or .tar of the images that the page shows; may be given again.",
+        {"metavar": "FOLDER", **_APPENDED},
+    ),
+}
+_VECTORS: Rows = {
+    "--store": ("Feature store of vectors, made by fairseq-mm embed.", {"metavar": "FILE"}),
+    "--minus": ("Word to take away; repeatable.", {"metavar": "WORD", **_APPENDED}),
+    "--plus": ("Word to add; repeatable.", {"metavar": "WORD", **_APPENDED}),
+    "--resort": (
+        "Sort the N nearest by their distance to their mean, and show the first --top.",
+        {"type": arguments.positive, "metavar": "N"},
+    ),
+}
 
 
 def add_nearest_arguments(parser: argparse.ArgumentParser) -> None:
-    query = parser.add_mutually_exclusive_group(required=True)
-    query.add_argument("text", nargs="?", metavar="TEXT", help="Query: a sentence or a word.")
-    query.add_argument("--image", metavar="FILE", help="Query image.")
-    query.add_argument(
-        "--id", metavar="ID", help="Id of an item of the store, or of an image, as the query."
-    )
+    arguments.add_rows(parser.add_mutually_exclusive_group(required=True), _QUERY)
     arguments.add(
         parser,
         *("checkpoint", "data", "weights", "device", "jsonl"),
@@ -71,37 +97,8 @@ def add_nearest_arguments(parser: argparse.ArgumentParser) -> None:
         data={"help": "Data folder: to show sentences, or to search by likelihood."},
         jsonl={"help": "Write one JSON object per line, with the fields above."},
     )
-    parser.add_argument(
-        "--top",
-        type=arguments.positive,
-        default=5,
-        metavar="N",
-        help="Number of items to retrieve (default: 5).",
-    )
-    parser.add_argument(
-        "--html", metavar="FILE", help="Write a page of the query and the items to this file."
-    )
-    parser.add_argument(
-        "--images",
-        action="append",
-        metavar="FOLDER",
-        help="Folder or .tar of the images that the page shows; may be given again.",
-    )
-    vectors = parser.add_argument_group("vectors")
-    vectors.add_argument(
-        "--store", metavar="FILE", help="Feature store of vectors, made by fairseq-mm embed."
-    )
-    for name, what in (("minus", "take away"), ("plus", "add")):
-        vectors.add_argument(
-            f"--{name}", action="append", metavar="WORD", help=f"Word to {what}; repeatable."
-        )
-    arguments.add_numbers(
-        vectors,
-        resort="Sort the N nearest by their distance to their mean, and show the first --top.",
-    )
-    vectors.add_argument(
-        "--index", metavar="DIR", help="Ignored: earlier versions wrote an index to this folder."
-    )
+    arguments.add_rows(parser, _OUTPUT)
+    arguments.add_rows(parser.add_argument_group("vectors"), _VECTORS)
     likelihood = parser.add_argument_group("likelihood")
     arguments.add(
         likelihood,
@@ -117,20 +114,13 @@ def add_nearest_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run_nearest(args: argparse.Namespace) -> None:
+    arguments.check(args, _RULES)
     register_quietly()
-    for name in LIKELIHOOD_OPTIONS if args.store else VECTOR_OPTIONS:
-        if arguments.is_given(args, name):
-            way = "likelihood, which takes no --store" if args.store else "vectors of a --store"
-            raise UserError(f"{arguments.flag(name)}: is for search by {way}.")
-    warn_of_index(args)
-    if args.images and not args.html:
-        raise UserError("--images: is for the page of --html, which is missing.")
-    # The page checks --html and --images; this must come before the search, which takes long.
-    page = None
-    if args.html:
-        from fairseq_mm.cli.retrieve_page import RetrievedPage
+    thumbnails: Any = {}
+    if args.images:  # before the search, which takes long
+        from fairseq_mm.report.thumbnails import Thumbnails
 
-        page = RetrievedPage(args)
+        thumbnails = Thumbnails(args.images, _SIDE)
     query_text = args.text
     if args.store:
         # Reading the dictionary first reports a wrong folder before the search, which takes long.
@@ -142,8 +132,8 @@ def run_nearest(args: argparse.Namespace) -> None:
         from fairseq_mm.cli.retrieve_likelihood import nearest_by_likelihood
 
         entries = nearest_by_likelihood(args)
-    if page is not None:
-        page.write(entries, query_text)
+    if args.html:
+        _write_page(args, entries, query_text, thumbnails)
     # All sentences are read before the first is printed, so that a damaged file prints nothing.
     for entry in entries:
         if args.jsonl:
@@ -158,17 +148,7 @@ def run_nearest(args: argparse.Namespace) -> None:
         print(f"{args.store}: has no item but the query", file=sys.stderr)
 
 
-def warn_of_index(args: argparse.Namespace) -> None:
-    """Warn if ``--index`` is given, which had an effect only in earlier versions."""
-    if args.index is not None:
-        print(
-            f"--index {args.index}: is ignored, because no index is needed any more; the folder "
-            "can be deleted.",
-            file=sys.stderr,
-        )
-
-
-def _search_vectors(args: argparse.Namespace) -> "list[Retrieved]":
+def _search_vectors(args: argparse.Namespace) -> Any:
     from fairseq_mm.data.feature_store import FeatureStore
     from fairseq_mm.retrieval.nearest_vectors import VectorStore, retrieve_shifted
 
@@ -177,25 +157,17 @@ def _search_vectors(args: argparse.Namespace) -> "list[Retrieved]":
             f"--resort {args.resort}: must be --top or more, but --top is {args.top}: these are "
             "chosen from the N nearest."
         )
-    store = FeatureStore(args.store)
-    embedder = None
-    if args.checkpoint is not None:
-        embedder = load_store_embedder(store, args)
-    elif not args.id or args.minus or args.plus:
+    if args.checkpoint is None and (not args.id or args.minus or args.plus):
         raise UserError("--checkpoint: is missing; the query and its words are embedded by it.")
-    minus, plus = (
-        embedder.embed_texts(words) if embedder is not None and words else None
-        for words in (args.minus, args.plus)
-    )
+    store = FeatureStore(args.store)
+    embedder: Any = load_store_embedder(store, args) if args.checkpoint else None
+    minus, plus = (words and embedder.embed_texts(words) for words in (args.minus, args.plus))
     if args.id:
         query = store.read(args.id)[0]
+    elif args.image:
+        query = embedder.embed_images([args.image])[0]
     else:
-        assert embedder is not None
-        query = (
-            embedder.embed_images([args.image])[0]
-            if args.image
-            else embedder.embed_texts([args.text])[0]
-        )
+        query = embedder.embed_texts([args.text])[0]
     return retrieve_shifted(
         VectorStore(store),
         query,
@@ -215,6 +187,64 @@ def load_store_embedder(store: "FeatureStore", args: argparse.Namespace) -> "Emb
     embedder = load_embedder(args.checkpoint, weights=args.weights, device=args.device)
     embedder.check_vectors(store.attributes, store.dim, what=args.store)
     return embedder
+
+
+def _write_page(
+    args: argparse.Namespace,
+    entries: Sequence[Mapping[str, Any]],
+    query_text: Optional[str],
+    thumbnails: Any,
+) -> None:
+    """Write the page of ``--html``: the query and the items that were retrieved for it.
+
+    Args:
+        entries: JSON records of the retrieved items, nearest first.
+        query_text: Query sentence; None if the query is an image.
+        thumbnails: Images of ``--images`` by name; empty without this option.
+    """
+    from fairseq_mm.extract.media_list import MediaFile
+    from fairseq_mm.report.html_page import render_page, write_page
+    from fairseq_mm.report.item_gallery import Item, ItemText, gallery_section
+    from fairseq_mm.report.thumbnails import thumbnail_uri
+
+    missing: list[str] = []
+
+    def find_images(key: str) -> dict[str, str]:
+        names = key.split("\t") if args.images else []
+        missing.extend(name for name in names if name not in thumbnails)
+        return {name: thumbnails.data_uri(name) for name in names if name in thumbnails}
+
+    items: list[Item] = []
+    for entry in entries:
+        names = ("score", "distance_to_mean")
+        scores = {name: entry[name] for name in names if entry.get(name) is not None}
+        text = entry.get("text")
+        images = find_images(entry["id"]) if text is None else {}
+        items.append(Item(entry["id"], [ItemText(text, scores)], images))
+    name = args.text or args.id or os.path.basename(args.image)
+    if args.image:
+        images = {name: thumbnail_uri(MediaFile(name, args.image), _SIDE)}
+    else:
+        images = find_images(args.id) if query_text is None else {}
+    # U+2212 is the minus sign; a hyphen before a word would look like a dash.
+    words = [f"\u2212 {word}" for word in args.minus or []]
+    words += [f"+ {word}" for word in args.plus or []]
+    query = Item(" ".join([name, *words]), [ItemText(query_text)], images)
+    # A folder may lack some images, but a folder without any image of the page is wrong.
+    if missing and not any(item.images for item in [*items, query]):
+        raise UserError(
+            f"--images {' '.join(args.images)}: has none of the {len(missing):,} images, such as "
+            f"{missing[0]}."
+        )
+    sections = [
+        gallery_section([query], heading="Query"),
+        gallery_section(items, heading="Nearest"),
+    ]
+    searched = args.store or f"{args.data}, {args.split}"
+    page = render_page(query.key, sections, subtitle=f"{len(items)} nearest of {searched}")
+    write_page(Path(args.html), page)
+    note = f"; {len(missing):,} images not found, the first is {missing[0]}" if missing else ""
+    print(f"wrote {args.html}: {len(items):,} items{note}", file=sys.stderr)
 
 
 class _Sentences:

@@ -12,62 +12,51 @@ otherwise each image is a dot. --jsonl also writes the coordinates to a file.
 
 import argparse
 import json
-import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Optional
 
 from fairseq_mm.cli import arguments
-from fairseq_mm.cli.retrieve_nearest import load_store_embedder, warn_of_index
+from fairseq_mm.cli.arguments import REPEATED, Rows
+from fairseq_mm.cli.retrieve_nearest import load_store_embedder
 from fairseq_mm.cli.run_set_up import register_quietly
 from fairseq_mm.errors import UserError
 
-if TYPE_CHECKING:
-    from fairseq_mm.report.thumbnails import Thumbnails
-
 _SIDE = 128  # pixels of an image in the file, twice its size on the page
+_ROWS: Rows = {
+    "--jsonl": (
+        "Write the coordinates to this file, a point a line.",
+        {"metavar": "FILE"},
+    ),
+    "--id": ("Item of the store to draw; repeatable.", REPEATED),
+    "--near": ("Draw the items nearest to this sentence; repeatable.", REPEATED),
+    "--word": ("Word to draw; repeatable.", REPEATED),
+    "--top": (
+        "Number of items of each --near (default: 3).",
+        {"type": arguments.positive, "metavar": "N", "default": 3},
+    ),
+    "--images": (
+        "Folders or archives of the images to show.",
+        {"nargs": "+", "metavar": "PATH"},
+    ),
+}
 
 
 def add_plot_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--store",
-        required=True,
-        metavar="FILE",
-        help="Feature store of vectors, made by fairseq-mm embed.",
-    )
+    store = "Feature store of vectors, made by fairseq-mm embed."
+    parser.add_argument("--store", required=True, metavar="FILE", help=store)
     arguments.add(
         parser,
         *("checkpoint", "output", "device"),
         checkpoint={"help": "Checkpoint that the vectors are from."},
         output={"required": True, "help": "HTML file to write."},
     )
-    parser.add_argument(
-        "--jsonl", metavar="FILE", help="Write the coordinates to this file, a point a line."
-    )
-    for name, metavar, text in (
-        ("id", "ID", "Item of the store to draw; repeatable."),
-        ("near", "TEXT", "Draw the items nearest to this sentence; repeatable."),
-        ("word", "WORD", "Word to draw; repeatable."),
-    ):
-        parser.add_argument(f"--{name}", action="append", default=[], metavar=metavar, help=text)
-    parser.add_argument(
-        "--top",
-        type=arguments.positive,
-        default=3,
-        metavar="N",
-        help="Number of items of each --near (default: 3).",
-    )
-    parser.add_argument(
-        "--index", metavar="DIR", help="Ignored: earlier versions wrote an index to this folder."
-    )
-    parser.add_argument(
-        "--images", nargs="+", metavar="PATH", help="Folders or archives of the images to show."
-    )
+    arguments.add_rows(parser, _ROWS)
     # load_store_embedder reads args.weights; no image is embedded here, so there is no option.
     parser.set_defaults(weights=None)
 
 
 def run_plot(args: argparse.Namespace) -> None:
+    arguments.check_outputs({"output": args.output, "jsonl": args.jsonl})
     register_quietly()
     import numpy as np
 
@@ -79,48 +68,38 @@ def run_plot(args: argparse.Namespace) -> None:
     from fairseq_mm.retrieval.nearest_vectors import VectorStore
     from fairseq_mm.retrieval.projection import principal_components
 
-    if args.jsonl and os.path.realpath(args.jsonl) == os.path.realpath(args.output):
-        raise UserError(f"--jsonl {args.jsonl}: is --output; give another file.")
-    store = FeatureStore(args.store)
-    embedder = load_store_embedder(store, args)
-    warn_of_index(args)
-    vectors_of_store = VectorStore(store)
+    opened = FeatureStore(args.store)
+    embedder = load_store_embedder(opened, args)
+    store = VectorStore(opened)
     ids = list(args.id)
     if args.near:
-        for items in vectors_of_store.search(embedder.embed_texts(args.near), args.top):
-            ids += [item.id for item in items]
-    ids = list(dict.fromkeys(ids))
-    words = list(dict.fromkeys(args.word))
+        for items in store.search(embedder.embed_texts(args.near), args.top):
+            ids += [key for key, _ in items]
+    ids, words = list(dict.fromkeys(ids)), list(dict.fromkeys(args.word))
     if len(ids) + len(words) < 3:  # two points lie on a line
         raise UserError(
             f"{len(ids) + len(words)} images and words: at least 3 make a plane; give --id, "
             "--near or --word."
         )
-    parts = [vectors_of_store.read(ids)] if ids else []
-    parts += [embedder.embed_texts(words)] if words else []
-    vectors = np.concatenate(parts)
-    plane = principal_components(vectors)
-    thumbnails = Thumbnails(args.images, _SIDE) if args.images else None
-    points = [
-        PlotPoint(label, x, y, number >= len(ids), _find_uri(thumbnails, label, number < len(ids)))
-        for number, (label, (x, y)) in enumerate(zip([*ids, *words], plane(vectors).tolist()))
-    ]
-    section = plot_section(points, plane.variance_shares)
+    plane = principal_components(np.concatenate([store[ids], embedder.embed_texts(words)]))
+    thumbnails = Thumbnails(args.images, _SIDE) if args.images else {}
+    missing = [key for key in ids if args.images and key not in thumbnails]
+    if missing:
+        raise UserError(f"--images: have none for {missing[0]!r}.")
+    points = []
+    for number, (label, (x, y)) in enumerate(zip([*ids, *words], plane.coordinates.tolist())):
+        is_word = number >= len(ids)
+        uri = thumbnails.data_uri(label) if args.images and not is_word else None
+        points.append(PlotPoint(label, x, y, is_word, uri))
     if args.jsonl:
-        entries = [
+        lines = [
             {"kind": "word" if x.is_word else "image", "label": x.label, "x": x.x, "y": x.y}
             for x in points
         ]
-        lines = (json.dumps(entry, ensure_ascii=False) + "\n" for entry in entries)
-        write_file(args.jsonl, "".join(lines))
+        write_file(
+            args.jsonl, "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
+        )
     subtitle = f"{len(ids)} images and {len(words)} words of {embedder.files[0]}"
+    section = plot_section(points, plane.variance_shares)
     write_page(Path(args.output), render_page("One space", [section], subtitle=subtitle))
     print(f"{args.output}: {len(ids)} images, {len(words)} words", file=sys.stderr)
-
-
-def _find_uri(thumbnails: "Optional[Thumbnails]", key: str, is_image: bool) -> Optional[str]:
-    if thumbnails is None or not is_image:
-        return None
-    if key not in thumbnails:
-        raise UserError(f"--images: have none for {key!r}.")
-    return thumbnails.data_uri(key)

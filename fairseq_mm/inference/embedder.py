@@ -34,13 +34,10 @@ _SENTENCES = 128  # per batch
 def load_embedder(
     path: Union[str, os.PathLike], *, weights: Optional[str] = None, device: Optional[str] = None
 ) -> "Embedder":
-    """Load a model that embeds images and sentences.
+    """Load a model that embeds images and sentences, from a checkpoint or a folder with one.
 
-    Args:
-        path: Checkpoint, or folder with ``checkpoint_best.pt`` or else ``checkpoint_last.pt``.
-        weights: Path of the image extractor's weights (state dict). If None, the folder of the
-            checkpoint is searched for the file whose digest the checkpoint records.
-        device: ``cpu``, ``cuda``, ``cuda:1``; by default a GPU if there is one.
+    ``weights`` is the state dict file of the image extractor; if it is None, the folder of the
+    checkpoint is searched for the file whose digest the checkpoint records.
     """
     checkpoints = Checkpoint.open_all(path)
     for checkpoint in checkpoints:
@@ -68,14 +65,9 @@ class Embedder(Picklable, ImageReader):
 
     @torch.no_grad()
     def embed_images(self, images: Iterable[AnyImage], **options: Any) -> np.ndarray:
-        """Embed images.
+        """Embed n images: paths, contents of files (bytes) or open images.
 
-        Args:
-            images: Paths, contents of files (bytes) or open images.
-            **options: Options of :meth:`.ImageReader.read_features`.
-
-        Returns:
-            [n, K] float32 vectors of the n images.
+        ``options`` are those of :meth:`.ImageReader.read_features`. Returns [n, K] float32 vectors.
         """
         images = list_of_several(images, "images")
         return self.embed_features(self.read_all_features(images, **options))
@@ -83,14 +75,7 @@ class Embedder(Picklable, ImageReader):
     @torch.no_grad()
     @float32_by_default
     def embed_features(self, features: Sequence[np.ndarray]) -> np.ndarray:
-        """Embed images from their features.
-
-        Args:
-            features: [N, D] feature vectors of each image, from the extractor of the training data.
-
-        Returns:
-            [n, K] float32 vectors of the n images.
-        """
+        """Embed n images from their features, [N, D] each; return [n, K] float32 vectors."""
         if not len(features):
             return np.empty((0, self.models[0].embed_dim), dtype=np.float32)
         for position, rows in enumerate(features):
@@ -104,13 +89,8 @@ class Embedder(Picklable, ImageReader):
     @torch.no_grad()
     @float32_by_default
     def embed_tokens(self, sentences: Sequence[Sequence[int]]) -> np.ndarray:
-        """Embed sentences of token indices, in batches of similar length.
-
-        Args:
-            sentences: Token indices of each sentence, without ``</s>``; no sentence is empty.
-
-        Returns:
-            [n, K] float32 vectors of the n sentences, in their order.
+        """Embed n sentences of token indices, without ``</s>`` and none empty, in batches of
+        similar length. Returns [n, K] float32 vectors.
         """
         dictionary = self.task.target_dictionary
         # sentences of similar length need less padding, on which recurrent models spend time, too
@@ -136,38 +116,23 @@ class Embedder(Picklable, ImageReader):
         return compute_checkpoint_digest(self.files[0])[:12]
 
     def check_vectors(self, attributes: Mapping[str, Any], dim: int, *, what: str) -> None:
-        """Check that the vectors of a feature store were made by this model.
+        """Check by a store's attributes and dimension that this model made its vectors.
 
-        Args:
-            attributes: Attributes of the store.
-            dim: Dimension of the store's vectors.
-            what: Description of the store, for messages.
+        ``what`` describes the store in the message.
         """
         # vectors of two checkpoints have the same shape, but cosines between them mean nothing
-        maker = attributes.get("extractor")
-        if maker != VECTORS_EXTRACTOR:
+        found = (attributes.get("extractor"), attributes.get("weights"), dim)
+        if found != (VECTORS_EXTRACTOR, self.digest, self.models[0].embed_dim):
             raise UserError(
-                f"{what}: must have vectors of fairseq-mm embed, but has "
-                f"{f'features of {maker}' if maker else 'features of unknown origin'}."
-            )
-        if attributes.get("weights") != self.digest or dim != self.models[0].embed_dim:
-            raise UserError(
-                f"{what}: has vectors of the checkpoint {attributes.get('weights')}, {dim} numbers "
-                f"each, but {self.files[0]} is {self.digest}, with {self.models[0].embed_dim}: "
-                "give that checkpoint, or embed anew with fairseq-mm embed."
+                f"{what}: must have vectors that fairseq-mm embed made with {self.files[0]} "
+                f"({self.digest}), but has {found[0]} of {found[1]}, dimension {dim}."
             )
 
     def embed_texts(self, texts: Iterable[str], *, ignore_unknown: bool = False) -> np.ndarray:
-        """Embed sentences or words.
+        """Embed n detokenized sentences or words; return [n, K] float32 vectors.
 
-        Args:
-            texts: Detokenized sentences or words. They are lower-cased if the dictionary has no
-                word with capitals. Punctuation marks that are not in the dictionary are left out.
-            ignore_unknown: Leave out words that are not in the dictionary, see
-                :meth:`find_unknown_words`.
-
-        Returns:
-            [n, K] float32 vectors of the n texts.
+        Texts are lower-cased if the dictionary has no word with capitals. Punctuation marks that
+        are not in the dictionary are left out, with ``ignore_unknown`` all other words, too.
         """
         dictionary = self.task.target_dictionary
         sentences = []

@@ -24,7 +24,7 @@ from fairseq_mm.inference.embedder import Embedder, load_embedder
 from fairseq_mm.inference.extractor_provenance import VECTORS_EXTRACTOR
 from fairseq_mm.inference.processor import positive_option
 from fairseq_mm.inference.readers import list_of_several
-from fairseq_mm.retrieval.nearest_vectors import nearest, unit_vectors
+from fairseq_mm.retrieval.nearest_vectors import VectorStore
 
 # images whose vectors are computed and written at a time: an interruption loses at most so many
 _PIECE = 32
@@ -35,14 +35,8 @@ _MANY = 20
 class IndexSummary(NamedTuple):
     """Result of :func:`index_folder`: the content of the index, and its changes.
 
-    Attributes:
-        path: Path of the index.
-        num_images: Number of images in the index.
-        num_new: Number of images that were not in the index before.
-        num_changed: Number of images in the index whose files had changed.
-        num_removed: Number of images that left the index, because their files have vanished or can
-            no longer be read.
-        unreadable: Path and reason of each file and subfolder that cannot be read.
+    An image also counts as removed if its file can no longer be read. ``unreadable`` has path and
+    reason of each file and subfolder that cannot be read.
     """
 
     path: str
@@ -175,7 +169,10 @@ def index_folder(
                 writer.append(key, old.read(key), old.get_source(key))
         kept = before & set(writer.done)
         unread = [file for key, file in files.items() if key not in writer.done]
-        unreadable += _append_vectors(writer, embedder, unread, options, show_progress)
+        # without a terminal, None disables the bar
+        is_hidden = None if show_progress and len(unread) >= _MANY else True
+        with tqdm(total=len(unread), unit=" images", disable=is_hidden) as bar:
+            unreadable += _append_vectors(writer, embedder, unread, options, bar)
         present = set(writer.done)
         if not present:
             writer.discard()
@@ -194,33 +191,33 @@ def index_folder(
     )
 
 
-def _is_unchanged(file: Optional[MediaFile], store: Any) -> bool:
-    source = store.get_source(file.key) if file is not None else None
-    return source is not None and describe_change(file, source) is None
-
-
 def _append_vectors(
     writer: FeatureStoreWriter,
     embedder: Embedder,
     files: list[MediaFile],
     options: dict[str, Any],
-    show_progress: bool,
+    bar: Any,
 ) -> list[tuple[str, str]]:
     """Embed files, and append their vectors; return path and reason of each unreadable file."""
     unreadable = []
-    # without a terminal, None disables the bar
-    is_hidden = None if show_progress and len(files) >= _MANY else True
     results = zip(files, embedder.read_files(files, **options))
-    with tqdm(total=len(files), unit=" images", disable=is_hidden) as bar:
-        while piece := list(itertools.islice(results, _PIECE)):
-            bad = [(file, x) for file, (x, _) in piece if isinstance(x, UserError)]
-            unreadable += [(file.name, str(error)) for file, error in bad]
-            good = [(file, x, y) for file, (x, y) in piece if not isinstance(x, UserError)]
-            vectors = embedder.embed_features([features for _, features, _ in good])
-            for (file, _, source), vector in zip(good, vectors):
-                writer.append(file.key, vector, source)
-            bar.update(len(piece))
+    while piece := list(itertools.islice(results, _PIECE)):
+        good = []
+        for file, (features, source) in piece:
+            if isinstance(features, UserError):
+                unreadable.append((file.name, str(features)))
+            else:
+                good.append((file.key, features, source))
+        vectors = embedder.embed_features([features for _, features, _ in good])
+        for (key, _, source), vector in zip(good, vectors):
+            writer.append(key, vector, source)
+        bar.update(len(piece))
     return unreadable
+
+
+def _is_unchanged(file: Optional[MediaFile], store: Any) -> bool:
+    source = store.get_source(file.key) if file is not None else None
+    return source is not None and describe_change(file, source) is None
 
 
 class ImageIndex:
@@ -234,18 +231,12 @@ class ImageIndex:
         folder: Folder of the images.
         store: Feature store of embeddings; its ids are the paths of the images in the folder.
         embedder: Embedding model that made the vectors.
-
-    Attributes:
-        path: Path of the index.
-        ids: Path of each image, relative to the folder.
-        vectors: [images, K] float32 vectors of unit length.
     """
 
     def __init__(self, folder: Path, store: FeatureStore, embedder: Embedder) -> None:
         self.folder = os.fspath(folder)
         self.path = store.path
-        self.ids = store.ids
-        self.vectors = unit_vectors(store.read_all(), f"{self.path}:", names=self.ids)
+        self.store = VectorStore(store)
         self.embedder = embedder
 
     @classmethod
@@ -278,17 +269,12 @@ class ImageIndex:
         return cls(folder, store, _load_model(store, checkpoint, weights, device))
 
     def __len__(self) -> int:
-        return len(self.ids)
+        return len(self.store.ids)
 
     def search(self, texts: Iterable[str], count: int = 10) -> list[SearchResult]:
-        """Find the images that are nearest to each sentence.
+        """Find the images that are nearest to each sentence; all if there are fewer than ``count``.
 
-        Args:
-            texts: Sentences or words. Words that the model does not know are left out.
-            count: Number of images to find for each sentence.
-
-        Returns:
-            One result for each sentence, with all images if the index has fewer than ``count``.
+        Words that the model does not know are left out.
         """
         texts = list_of_several(texts, "texts")
         vectors = self.embedder.embed_texts(texts, ignore_unknown=True)
@@ -299,42 +285,29 @@ class ImageIndex:
         ]
 
     def search_images(self, images: Iterable[AnyImage], count: int = 10) -> list[SearchResult]:
-        """Find the images that are nearest to each query image.
+        """Find the images that are nearest to each query image: a path, bytes or an open image.
 
         If a query image is in the folder, it is its own first result.
-
-        Args:
-            images: Paths, contents of files (bytes), open images or arrays.
-            count: Number of images to find for each query image.
         """
         return self.search_vectors(self.embedder.embed_images(images), count)
 
     def search_vectors(self, vectors: np.ndarray, count: int = 10) -> list[SearchResult]:
-        """Find the images that are nearest to each vector.
+        """Find the images that are nearest to each of ``vectors`` [queries, K].
 
         The search is exact. Images with equal scores keep the order of the index.
-
-        Args:
-            vectors: [queries, K] float32 vectors of unit length, made by the same model.
-            count: Number of images to find for each vector.
         """
         count = positive_option("count", count)
         return [self._search_one(vector[None], count) for vector in vectors]
 
     def _search_one(self, query: np.ndarray, count: int) -> SearchResult:
-        number = min(count, len(self))
+        number = count
         while True:
-            places, scores = nearest(query, self.vectors, number)
-            images: list[FoundImage] = []
-            stale = []
-            for place, score in zip(places[0].tolist(), scores[0].tolist()):
-                name = self.ids[place]
-                path = os.path.join(self.folder, name)
-                if not os.path.exists(path):
-                    stale.append(name)
-                elif len(images) < count:
-                    images.append(FoundImage(name, path, score, len(images) + 1))
-            if len(images) == count or number == len(self):
+            (items,) = self.store.search(query, number)
+            paths = {name: os.path.join(self.folder, name) for name, _ in items}
+            stale = [name for name, path in paths.items() if not os.path.exists(path)]
+            # some of the nearest may have vanished: others take their places
+            if len(items) - len(stale) >= count or number >= len(self):
+                there = [item for item in items if item[0] not in stale][:count]
+                images = [FoundImage(key, paths[key], x, n) for n, (key, x) in enumerate(there, 1)]
                 return SearchResult(images, [], stale)
-            # some of the nearest have vanished: others take their places
-            number = min(2 * number, len(self))
+            number *= 2

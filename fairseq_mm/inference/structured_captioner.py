@@ -156,7 +156,7 @@ class StructuredCaptioner(Picklable):
             if not dictionary[number].startswith("madeupword")
         ]
         vectors = self.embedder.embed_tokens([[number] for number in words])
-        return unit_vectors(vectors, "word", names=[dictionary[number] for number in words])
+        return unit_vectors(vectors, "word")
 
     def caption(self, images: Iterable[AnyImage], **options: Any) -> list[StructuredCaption]:
         """Caption images.

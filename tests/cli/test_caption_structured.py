@@ -279,7 +279,7 @@ def test_files_of_the_data_folder_that_do_not_fit_are_named(caption, trained, va
 def test_vectors_of_other_models_or_lines_are_refused(caption, trained, valid, tmp_path):
     status, _, errors = caption("--features", valid, *FEW, vectors=valid)
     assert status == 2
-    assert "valid.h5: must have vectors of fairseq-mm embed, but has features of squ" in errors
+    assert "valid.h5: must have vectors that fairseq-mm embed made with" in errors
     attributes = made_by(FeatureStore(trained.vectors))
     write_store(tmp_path / "few.h5", ["train:0", "train:1"], dim=8, attributes=attributes)
     status, _, errors = caption("--features", valid, *FEW, vectors=tmp_path / "few.h5")
@@ -289,7 +289,7 @@ def test_vectors_of_other_models_or_lines_are_refused(caption, trained, valid, t
     write_store(tmp_path / "other.h5", ["train:0"], dim=8, attributes=other)
     status, _, errors = caption("--features", valid, *FEW, vectors=tmp_path / "other.h5")
     assert status == 2
-    assert "other.h5: has vectors of the checkpoint 0123456789ab, 8 numbers each, but" in errors
+    assert "other.h5: must have vectors that fairseq-mm embed made with" in errors
 
 
 def test_a_log_bilinear_model_of_image_features_captions_as_others_do(
@@ -306,7 +306,7 @@ def test_a_log_bilinear_model_of_image_features_captions_as_others_do(
         assert f"{option} is of models that read part-of-speech sequences (sc_nlm)" in errors
     status, lines, errors = run(*command, "--features", valid, "--embedding", trained.embedding)
     assert (status, lines) == (2, [])
-    assert "must have vectors of fairseq-mm embed, but has features of squeezenet1_1" in errors
+    assert "must have vectors that fairseq-mm embed made with" in errors
 
 
 def test_a_log_bilinear_model_of_vectors_needs_the_embedding(run, trained, valid, tmp_path):

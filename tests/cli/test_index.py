@@ -200,14 +200,14 @@ def test_an_index_of_another_checkpoint_is_refused(
         arguments = [SENTENCE] if command is search else []
         status, _, err = command(photos, *arguments, "--checkpoint", other)
         assert status == 2
-        assert "has vectors of the checkpoint" in one_line(err)
+        assert "must have vectors that fairseq-mm embed made" in one_line(err)
     assert (photos / ".fairseq_mm" / "index.h5").read_bytes() == content
     (photos / ".fairseq_mm" / "index.h5").unlink()
     assert index(photos, "--checkpoint", other)[0] == 0
     assert search(photos, SENTENCE)[0] == 0
     # the same path, but trained again
     shutil.copy(trained_embedder / "checkpoint_best.pt", other)
-    assert "has vectors of the checkpoint" in one_line(search(photos, SENTENCE)[2])
+    assert "must have vectors that fairseq-mm embed made" in one_line(search(photos, SENTENCE)[2])
     shutil.rmtree(other)
     assert "is missing: give the checkpoint" in one_line(search(photos, SENTENCE)[2])
 

