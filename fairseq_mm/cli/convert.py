@@ -295,6 +295,7 @@ def _convert_stories(args: argparse.Namespace, state: Mapping[str, Any]) -> None
     """Convert the checkpoint ``args.source`` of fconv_self_att; ``state`` is its content."""
     from fairseq_mm.conversion import stories as converting
     from fairseq_mm.conversion.foreign_checkpoint import read_foreign_checkpoint
+    from fairseq_mm.conversion.new_checkpoint import save_checkpoint
     from fairseq_mm.conversion.output_folder import check_output
 
     check_output(args.output, overwrite=args.overwrite, reads=args.source, is_file=True)
@@ -329,7 +330,7 @@ def _convert_stories(args: argparse.Namespace, state: Mapping[str, Any]) -> None
             f"{len(conversion.unexpected)} have no place, and {len(conversion.mismatched)} have "
             "other shapes than its options say."
         )
-    converting.save_checkpoint(result.state, args.output)
+    save_checkpoint(result.state, args.output)
     parameters = sum(x.numel() for x in conversion.weights.values())
     print(f"{args.output}: --arch {result.arch}, {parameters:,} parameters")
     print(f"options: {' '.join(_flag(name, value) for name, value in result.options.items())}")

@@ -31,6 +31,7 @@ ensemble, where each model predicts, is not.
 """
 
 import argparse
+import os
 
 from fairseq_mm.cli import arguments
 from fairseq_mm.cli.run_set_up import register_quietly
@@ -92,10 +93,8 @@ def run(args: argparse.Namespace) -> None:
     from fairseq_mm.inference.checkpoint import Checkpoint
 
     if args.average:
-        from fairseq_mm.hub.export import write_average
-
         checkpoints = Checkpoint.open_all(file)
-        write_average(checkpoints, args.output)
+        export.write_average(checkpoints, args.output)
         print(f"{args.output}: mean of {len(checkpoints)} checkpoints, without optimizer")
         return
     if args.to_checkpoint:
@@ -103,20 +102,17 @@ def run(args: argparse.Namespace) -> None:
         print(f"{args.output}: checkpoint of {num_updates} updates, without optimizer")
         return
     if args.separate_network:
-        from fairseq_mm.hub.separation import separate_network
-
         checkpoint = Checkpoint.open(file)
-        model = separate_network(checkpoint, args.output)
-        name = model.extractor["extractor"]
-        print(f"{model.weights}: {name}, for fairseq-mm extract --model {name} --weights")
-        updates = checkpoint.num_updates
-        print(f"{model.checkpoint}: checkpoint of {updates} updates, without optimizer")
+        network = export.separate_network(checkpoint, args.output)
+        name = network.removesuffix(".pt")
+        weights, rest = (os.path.join(args.output, x) for x in (network, export.SEPARATED))
+        print(f"{weights}: {name}, for fairseq-mm extract --model {name} --weights")
+        print(f"{rest}: checkpoint of {checkpoint.num_updates} updates, without optimizer")
         return
-    export.check_new_folder(args.output)
     scores = None if args.scores is None else read_scores(args.scores)
     checkpoint = Checkpoint.open(file, data=args.data)
-    exported = export.export_checkpoint(checkpoint, args.output, scores=scores)
+    parameters = export.export_checkpoint(checkpoint, args.output, scores=scores)
     print(
-        f"{args.output}: --arch {checkpoint.arch}, {exported.parameters:,} weights: "
-        f"{', '.join(exported.files)}"
+        f"{args.output}: --arch {checkpoint.arch}, {parameters:,} weights: "
+        f"{', '.join(sorted(os.listdir(args.output)))}"
     )

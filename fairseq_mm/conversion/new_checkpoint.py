@@ -1,16 +1,21 @@
-"""Builds checkpoints in the format of fairseq-train from converted weights."""
+"""Builds and writes checkpoints in the format of fairseq-train from converted weights."""
 
+import os
 import warnings
 from argparse import Namespace
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from typing import Any
 
+import torch
 from fairseq import options
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from fairseq.models import ARCH_CONFIG_REGISTRY
 from omegaconf import OmegaConf
 from torch import Tensor
+
+from fairseq_mm.data.output_file import library_errors, partial_path
+from fairseq_mm.errors import UserError
 
 
 def checkpoint_state(arguments: Sequence[str], weights: Mapping[str, Tensor]) -> dict[str, Any]:
@@ -61,6 +66,17 @@ def checkpoint_of_config(
         "task_state": {},
         "extra_state": {"train_iterator": {"epoch": 1, "iterations_in_epoch": 0}},
     }
+
+
+def save_checkpoint(content: Mapping[str, Any], path: str) -> None:
+    """Write a checkpoint to a temporary file, and rename it to ``path`` when it is complete."""
+    target = os.path.realpath(path)
+    try:
+        with partial_path(target) as partial, library_errors():
+            torch.save(dict(content), partial)
+            os.replace(partial, target)
+    except OSError as error:  # of a full disk, for example
+        raise UserError(f"{path}: cannot be written ({error.strerror}).") from None
 
 
 def complete_options(arch: str, given: Mapping[str, Any]) -> dict[str, Any]:

@@ -3,35 +3,35 @@
 import contextlib
 import os
 from collections.abc import Iterator
+from typing import Optional
 
 from fairseq_mm.data.output_file import partial_path
 from fairseq_mm.errors import UserError
 
 
-def check_output(path: str, *, overwrite: bool, reads: str, is_file: bool = False) -> None:
-    """Check that an output may be written, before a conversion that takes minutes.
+def check_output(
+    path: str, *, overwrite: Optional[bool] = None, reads: str = "", is_file: bool = False
+) -> None:
+    """Check that an output may be written, before work that takes minutes.
 
     Args:
-        overwrite: True if an existing file, or files in an existing folder, may be replaced.
-        reads: Folder or file that the conversion reads: its folder must not be the output.
+        overwrite: True if an existing file, or files in an existing folder, may be replaced; None
+            if the command has no option for it.
+        reads: Folder or file that is read: its folder must not be the output.
         is_file: True if the output is a file; otherwise it is a folder.
     """
     parent = os.path.dirname(os.path.abspath(path))
+    if not os.path.isdir(parent):
+        raise UserError(f"{path}: there is no folder {parent}.")
     folder = reads if os.path.isdir(reads) else os.path.dirname(os.path.abspath(reads))
-    kind, has_kind = ("file", os.path.isfile) if is_file else ("folder", os.path.isdir)
-    is_empty = os.path.isdir(path) and not os.listdir(path)
-    for is_wrong, message in (
-        (not os.path.isdir(parent), f"there is no folder {parent}."),
-        (os.path.exists(path) and not has_kind(path), f"is no {kind}; name a {kind}."),
-        # which has files of the same names: with --overwrite the source would be lost
-        (
-            os.path.realpath(path) == os.path.realpath(folder),
-            "is the folder that is read; name another.",
-        ),
-        (os.path.exists(path) and not is_empty and not overwrite, "exists; --overwrite replaces."),
-    ):
-        if is_wrong:
-            raise UserError(f"{path}: {message}")
+    is_right_kind = os.path.isfile(path) if is_file else os.path.isdir(path)
+    is_free = not os.path.lexists(path) or (os.path.isdir(path) and not os.listdir(path))
+    # a folder that is read has files of the same names, which --overwrite would replace
+    if reads and os.path.realpath(path) == os.path.realpath(folder):
+        raise UserError(f"{path}: is the folder that is read; name another.")
+    if not (is_free or (overwrite and is_right_kind)) or (os.path.isdir(path) and is_file):
+        remedy = "; --overwrite replaces it" if overwrite is False and is_right_kind else ""
+        raise UserError(f"{path}: must be a new {'file' if is_file else 'folder'}{remedy}.")
 
 
 @contextlib.contextmanager

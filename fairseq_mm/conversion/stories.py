@@ -6,13 +6,11 @@ which the options of its checkpoint do not describe. The sizes of the frozen mod
 the weights.
 """
 
-import os
 from argparse import Namespace
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Optional
 
-import torch
 from fairseq.data import Dictionary
 from fairseq.dataclass.configs import FairseqConfig
 from fairseq.tasks.translation import TranslationConfig
@@ -22,7 +20,6 @@ from torch import Tensor
 from fairseq_mm.conversion.foreign_checkpoint import checkpoint_config
 from fairseq_mm.conversion.new_checkpoint import checkpoint_of_config, config_defaults
 from fairseq_mm.data.binarised_text import load_dictionary
-from fairseq_mm.data.output_file import library_errors, partial_path
 from fairseq_mm.errors import UserError
 from fairseq_mm.models._fairseq_stories import (
     FROZEN_DECODER,
@@ -194,17 +191,6 @@ def convert_stories(
     if conversion.fits:
         result.state = _state(checkpoint, model, result)
     return result
-
-
-def save_checkpoint(state: Mapping[str, Any], path: str) -> None:
-    """Write a checkpoint to a temporary file, and rename it to ``path`` when it is complete."""
-    target = os.path.realpath(path)
-    try:
-        with partial_path(target) as partial, library_errors():
-            torch.save(state, partial)
-            os.replace(partial, target)
-    except OSError as error:  # of a full disk, for example
-        raise UserError(f"{path}: cannot be written ({error.strerror}).") from None
 
 
 def architecture_name(options: Mapping[str, Any]) -> str:

@@ -1,21 +1,24 @@
-"""Converts checkpoints to model folders (safetensors, JSON and a model card), and back."""
+"""Converts checkpoints to model folders (safetensors, JSON and a model card), and back; averages
+checkpoints, and separates a model from the image network that it was trained with."""
 
 import os
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, Optional
+from typing import Any, Optional
 
 import torch
 from fairseq.data import Dictionary
 from fairseq.models import ARCH_MODEL_REGISTRY
 from fairseq.tasks import TASK_REGISTRY
 from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
 from torch import Tensor
 
 from fairseq_mm import __version__
+from fairseq_mm.compat.image_network import NETWORK_PREFIX, has_network
 from fairseq_mm.compat.model_folders import is_model_folder, load_model_folder
-from fairseq_mm.conversion.new_checkpoint import checkpoint_of_config
-from fairseq_mm.data.binarised_text import load_dictionary
+from fairseq_mm.conversion.new_checkpoint import checkpoint_of_config, save_checkpoint
+from fairseq_mm.conversion.output_folder import check_output, output_folder
 from fairseq_mm.data.input_files import compute_sha256
 from fairseq_mm.data.model_folder import (
     WEIGHTS_FILE,
@@ -25,77 +28,46 @@ from fairseq_mm.data.model_folder import (
     write_config,
     write_weights,
 )
-from fairseq_mm.data.output_file import library_errors, partial_path
 from fairseq_mm.data.subwords import Subwords
 from fairseq_mm.data.transcript_text import SOURCE, TARGET
 from fairseq_mm.errors import UserError
+from fairseq_mm.extract.extractor import build_extractor_from_identity
+from fairseq_mm.extract.identity import DECODER, check_is_recorded
+from fairseq_mm.extract.trained_network import get_torchvision_weights
 from fairseq_mm.hub.model_card import write_card
-from fairseq_mm.inference.checkpoint import Checkpoint, build_models
+from fairseq_mm.inference.checkpoint import Checkpoint, build_models, load_models
 from fairseq_mm.inference.checkpoint_files import compute_checkpoint_digest
-from fairseq_mm.models._provenance import list_words
+from fairseq_mm.models._provenance import STATE_KEY, encode_json
+from fairseq_mm.tasks._image_network import PhotoOptions
 
-
-class ExportedModel(NamedTuple):
-    """Result of :func:`export_checkpoint`.
-
-    Attributes:
-        files: Names of the files in the folder.
-        parameters: Number of weights.
-    """
-
-    files: list[str]
-    parameters: int
+_SHOWN = 3  # number of tensors that a message names
+SEPARATED = "checkpoint_best.pt"
 
 
 def export_checkpoint(
-    checkpoint: Checkpoint, output: str, *, scores: Optional[Mapping[str, Any]] = None
-) -> ExportedModel:
+    checkpoint: Checkpoint, output: str, *, scores: Optional[Sequence[Mapping[str, Any]]] = None
+) -> int:
     """Write a checkpoint as a model folder: safetensors, JSON, dictionaries and a model card.
 
-    The model is built before anything is written, so that every exported folder can be used. The
-    folder appears only when all of its files are complete.
+    The model is built before anything is written, so that every exported folder can be used.
 
     Args:
         checkpoint: Checkpoint, or another model folder. Checkpoints of fairseq's own models record
             no dictionary and must have been opened with the data folder of the training.
-        output: Folder to write; it must not exist, or be empty.
-        scores: Result of ``fairseq-mm score --json`` for the model card.
+        output: Folder to write, which must be new or empty.
+        scores: Scores for the model card, see :func:`.read_scores`.
+
+    Returns:
+        Number of weights.
     """
-    check_new_folder(output)
+    check_output(output)
     # before the build, which changes the options of pretrained parts
     options = _plain_options(checkpoint)
     build_models([checkpoint], "cpu")
-    try:
-        with partial_path(os.path.realpath(output)) as partial:
-            os.mkdir(partial)
-            config = _write_files(checkpoint, options, partial)
-            write_card(config, checkpoint, partial, scores=scores)
-            files = sorted(os.listdir(partial))
-            # replaces an empty folder, and fails if somebody has written to it meanwhile
-            os.rename(partial, os.path.realpath(output))
-    except OSError as error:
-        raise UserError(f"{output}: cannot be written ({error.strerror or error}).") from None
-    return ExportedModel(files, config["weights"]["parameters"])
-
-
-def check_new_folder(path: str) -> None:
-    """Check that a folder does not exist or is empty, and that it can be created."""
-    check_parent(path)
-    if not os.path.lexists(path):
-        return
-    if not os.path.isdir(path):
-        raise UserError(f"{path}: exists already and is no folder; name a new one.")
-    if os.listdir(path):
-        raise UserError(f"{path}: must be new or empty, but has files.")
-    if os.path.samefile(path, os.curdir):
-        raise UserError(f"{path}: is the current folder, which cannot be replaced; name a new one.")
-
-
-def check_parent(path: str) -> None:
-    """Raise UserError if the parent folder of ``path`` does not exist."""
-    parent = os.path.dirname(os.path.abspath(path))
-    if not os.path.isdir(parent):
-        raise UserError(f"{path}: there is no folder {parent}.")
+    with output_folder(output) as partial:
+        config = _write_files(checkpoint, options, partial)
+        write_card(config, checkpoint, partial, scores=scores)
+    return config["weights"]["parameters"]
 
 
 def _write_files(checkpoint: Checkpoint, options: Mapping[str, Any], folder: str) -> dict[str, Any]:
@@ -108,11 +80,15 @@ def _write_files(checkpoint: Checkpoint, options: Mapping[str, Any], folder: str
     names = sorted(set(os.listdir(folder)) - {WEIGHTS_FILE})
     history = (checkpoint.state.get("optimizer_history") or [{}])[-1]
     iterator = (checkpoint.state.get("extra_state") or {}).get("train_iterator") or {}
+    # name of the package that defines the model or its task, if it is a stranger's
+    kinds = (ARCH_MODEL_REGISTRY.get(checkpoint.arch), TASK_REGISTRY.get(checkpoint.task_name))
+    packages = [kind.__module__.partition(".")[0] for kind in kinds if kind is not None]
+    plugins = [name for name in packages if name not in ("fairseq", "fairseq_mm")]
     config = {
         "fairseq_mm_version": __version__,
         "architecture": checkpoint.arch,
         "task": checkpoint.task_name,
-        "plugin": _find_plugin(checkpoint),
+        "plugin": plugins[0] if plugins else None,
         **options,
         "training": {
             name: entries[name] if is_count(entries.get(name)) else None
@@ -124,52 +100,25 @@ def _write_files(checkpoint: Checkpoint, options: Mapping[str, Any], folder: str
         "files": {name: compute_sha256(os.path.join(folder, name)) for name in names},
         "checkpoint_sha256": compute_checkpoint_digest(checkpoint.path),
     }
-    try:
-        write_config(config, folder)
-    except UserError as error:
-        raise UserError(f"{checkpoint.path}: {error}") from None
+    write_config(config, folder)
     return config
 
 
-def _find_plugin(checkpoint: Checkpoint) -> Optional[str]:
-    """Return the name of the package that defines the model or its task.
-
-    If fairseq or this package defines both, the result is None.
-    """
-    for kind in (
-        ARCH_MODEL_REGISTRY.get(checkpoint.arch),
-        TASK_REGISTRY.get(checkpoint.task_name),
-    ):
-        package = "fairseq" if kind is None else kind.__module__.partition(".")[0]
-        if package not in ("fairseq", "fairseq_mm"):
-            return package
-    return None
-
-
 def _plain_options(checkpoint: Checkpoint) -> dict[str, Any]:
-    """Return the options of model and task as plain JSON, without absolute paths.
-
-    Raise UserError with the option's name if an option is not plain JSON.
-    """
+    """Return the options of model and task as plain JSON, without absolute paths."""
     plain: dict[str, Any] = {}
-    for name in ("model", "task"):
-        section = checkpoint.cfg[name]
-        try:
-            # resolved: options may refer to sections that the folder does not have
-            values: Any = OmegaConf.to_container(section, resolve=True, enum_to_str=True)
-        except Exception as error:  # omegaconf raises classes of its own
-            first_line = str(error).strip().splitlines()[:1]
-            raise UserError(
-                f"{checkpoint.path}: its options of the {name} cannot be read "
-                f"({''.join(first_line)})."
-            ) from None
-        plain[f"{name}_options"] = {key: x for key, x in values.items() if key != "_name"}
-    plain["task_state"] = dict(checkpoint.task_state)
     try:
+        for name in ("model", "task"):
+            # resolved: options may refer to sections that the folder does not have
+            values: Any = OmegaConf.to_container(
+                checkpoint.cfg[name], resolve=True, enum_to_str=True
+            )
+            plain[f"{name}_options"] = {key: x for key, x in values.items() if key != "_name"}
+        plain["task_state"] = dict(checkpoint.task_state)
         for name, options in plain.items():
             check_plain(options, name)
-    except UserError as error:
-        raise UserError(f"{checkpoint.path}: {error}") from None
+    except (UserError, OmegaConfBaseException) as error:
+        raise UserError(f"{checkpoint.path}: {str(error).strip().splitlines()[0]}") from None
     return shorten_paths(plain)
 
 
@@ -192,31 +141,14 @@ def _write_vocabulary(checkpoint: Checkpoint, folder: str) -> None:
         kind = "tags" if checkpoint.reads_structure else "source"
         dictionaries[f"dict.{kind}.txt"] = source_words
     for name, content in dictionaries.items():
-        _write_dictionary(content, os.path.join(folder, name), checkpoint.path)
+        seen = set(Dictionary().symbols)
+        with open(os.path.join(folder, name), "w", encoding="utf-8", newline="\n") as file:
+            for word in content:
+                # the format wants counts, which checkpoints lack; only the order matters
+                file.write(f"{word} 1{' #fairseq:overwrite' if word in seen else ''}\n")
+                seen.add(word)
     if provenance.get("subwords"):
         Subwords.from_state(provenance["subwords"]).save(folder)
-
-
-def _write_dictionary(words: Sequence[str], path: str, source: str) -> None:
-    """Write a dictionary in fairseq's format; ``source`` is the checkpoint's path, for messages.
-
-    Raise UserError if the file, read again, has other words.
-    """
-    seen = set(Dictionary().symbols)
-    with open(path, "w", encoding="utf-8", newline="\n") as file:
-        for word in words:
-            # the format wants counts, which checkpoints lack; only the order matters
-            file.write(f"{word} 1{' #fairseq:overwrite' if word in seen else ''}\n")
-            seen.add(word)
-    try:
-        is_same = list_words(load_dictionary(path)) == list(words)
-    except UserError:
-        is_same = False
-    if not is_same:
-        raise UserError(
-            f"{source}: its dictionary has words that fairseq's format of dictionaries cannot hold "
-            "(line breaks), or no word at all."
-        )
 
 
 def _is_language(value: Any) -> bool:
@@ -226,118 +158,54 @@ def _is_language(value: Any) -> bool:
 def write_checkpoint(path: str, output: str) -> int:
     """Convert a model folder to a checkpoint file, for fairseq's ``--finetune-from-model``.
 
-    Args:
-        path: Path of the folder, or of its ``model.safetensors``.
-        output: Path of the checkpoint file, which must not exist.
-
-    Returns:
-        Number of updates of the model's training.
+    ``path`` is the path of the folder, or of its ``model.safetensors``; ``output`` must be a new
+    file. Return the number of updates of the model's training.
     """
     if not is_model_folder(path):
         raise UserError(f"{path}: is a checkpoint already; --to-checkpoint is for model folders.")
-    check_new_file(output)
+    check_output(output, is_file=True)
     state = load_model_folder(path)
     cfg: Any = OmegaConf.to_container(state["cfg"])
     cfg["common"]["user_dir"] = None
     num_updates = state["optimizer_history"][-1].get("num_updates", 0)
-    write_checkpoint_content(
-        output,
-        cfg,
-        state["model"],
-        num_updates=num_updates,
-        task_state=state["task_state"],
-    )
+    _save(output, cfg, state["model"], num_updates, state["task_state"])
     return num_updates
 
 
-def check_new_file(path: str) -> None:
-    """Raise UserError if a file exists, or the folder that it would be written to does not."""
-    if os.path.lexists(path):
-        raise UserError(f"{path}: exists already; name a new file.")
-    check_parent(path)
-
-
-def write_checkpoint_content(
+def _save(
     output: str,
     cfg: Mapping[str, Any],
     weights: Mapping[str, Tensor],
-    *,
     num_updates: int,
     task_state: Mapping[str, Any],
 ) -> None:
-    """Write a checkpoint file without the state of an optimizer.
-
-    Args:
-        output: Path of the checkpoint file.
-        cfg: Config of fairseq-train as nested dictionaries.
-        weights: State dict of the model.
-        num_updates: Number of updates of the model's training.
-        task_state: State that the task saved in the checkpoint.
-    """
     content = checkpoint_of_config(cfg, weights, optimizer="FairseqAdam", num_updates=num_updates)
-    content["task_state"] = dict(task_state)
-    try:
-        with partial_path(os.path.realpath(output)) as partial, library_errors():
-            torch.save(content, partial)
-            os.replace(partial, os.path.realpath(output))
-    except OSError as error:
-        raise UserError(f"{output}: cannot be written ({error.strerror}).") from None
-
-
-_SHOWN = 3  # number of tensors that a message names
-
-
-def average_weights(checkpoints: Sequence[Checkpoint]) -> dict[str, Tensor]:
-    """Compute the mean of each floating-point tensor of the checkpoints, in float32.
-
-    Tensors of integers, such as the numbers of batches that batch normalisation has seen, are the
-    first checkpoint's.
-
-    Args:
-        checkpoints: At least two checkpoints.
-    """
-    for one in checkpoints:
-        for name, tensor in one.weights.items():
-            if tensor.is_floating_point() and not bool(tensor.isfinite().all()):
-                raise UserError(f"{one.path}: {name} has NaN or infinite values.")
-    first, *others = checkpoints
-    for other in others:
-        first.check_ensemble(other)
-        if other.arch != first.arch:
-            raise UserError(
-                f"{other.path}: must have --arch {first.arch}, as {first.path} has, to be averaged "
-                f"with it, but has {other.arch}."
-            )
-        _check_same_shapes(first, other)
-    return {
-        name: _compute_mean([one.weights[name] for one in checkpoints]) for name in first.weights
-    }
+    save_checkpoint({**content, "task_state": dict(task_state)}, output)
 
 
 def write_average(checkpoints: Sequence[Checkpoint], output: str) -> None:
-    """Write a checkpoint with the mean weights of several checkpoints.
+    """Write a checkpoint with the mean of each floating-point tensor, computed in float32.
 
-    Args:
-        checkpoints: Checkpoints, see :func:`average_weights`. The options of the new checkpoint are
-            the first one's.
-        output: Path of the new checkpoint file, which must not exist.
+    Tensors of integers, such as the numbers of batches that batch normalisation has seen, and the
+    options are the first checkpoint's. ``output`` must be a new file.
     """
-    first = checkpoints[0]
-    if len(checkpoints) < 2:
-        raise UserError(
-            f"--average needs two checkpoints or more, joined by {os.pathsep!r}, but has "
-            f"{first.path}."
-        )
-    check_new_file(output)
-    weights = average_weights(checkpoints)
+    check_output(output, is_file=True)
+    first, *others = checkpoints
+    for other in others:
+        first.check_ensemble(other)
+        ours, theirs = _get_shapes(first.weights), _get_shapes(other.weights)
+        names = sorted(name for name in {**ours, **theirs} if ours.get(name) != theirs.get(name))
+        if names or other.arch != first.arch:
+            listed = f" ({', '.join(names[:_SHOWN])})" if names else ""
+            raise UserError(
+                f"{other.path}: must have the --arch and weights of {first.path} to be averaged "
+                f"with it, but differs{listed}."
+            )
+    means = {
+        name: _compute_mean([one.weights[name] for one in checkpoints]) for name in first.weights
+    }
     cfg: Any = OmegaConf.to_container(first.cfg, resolve=True, enum_to_str=True)
-    write_checkpoint_content(
-        output,
-        cfg,
-        weights,
-        num_updates=first.num_updates,
-        task_state=first.task_state,
-    )
+    _save(output, cfg, means, first.num_updates, first.task_state)
 
 
 def _compute_mean(tensors: Sequence[Tensor]) -> Tensor:
@@ -350,17 +218,49 @@ def _compute_mean(tensors: Sequence[Tensor]) -> Tensor:
     return (total / len(tensors)).to(first.dtype)
 
 
-def _check_same_shapes(first: Checkpoint, other: Checkpoint) -> None:
-    ours, theirs = _get_shapes(first.weights), _get_shapes(other.weights)
-    names = sorted(name for name in {**ours, **theirs} if ours.get(name) != theirs.get(name))
-    if names:
-        more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-        raise UserError(
-            f"{other.path}: must have the weights of {first.path} to be averaged with it, but they "
-            f"differ in the shape or presence of {', '.join(names[:_SHOWN])}{more}."
-        )
-
-
 def _get_shapes(weights: Mapping[str, Any]) -> dict[str, torch.Size]:
     # the record of the training data is text, whose length may differ
     return {name: x.shape for name, x in weights.items() if x.is_floating_point()}
+
+
+def separate_network(checkpoint: Checkpoint, output: str) -> str:
+    """Write a folder with the model's checkpoint and the weights of its image network.
+
+    The network's weights are a file for ``fairseq-mm extract --weights``. The new checkpoint
+    records its SHA-256, so that the model accepts only features of the trained network.
+
+    Args:
+        checkpoint: Checkpoint of a training with ``--photos``.
+        output: Folder to write, which must be new or empty.
+
+    Returns:
+        Name of the network, and without ``.pt`` of its extractor.
+    """
+    if not has_network(checkpoint.weights):
+        raise UserError(
+            f"{checkpoint.path}: must contain an image network (trained with --photos) to be "
+            "separated, but does not."
+        )
+    check_is_recorded(checkpoint.extractor, checkpoint.path)
+    check_output(output)
+    network: dict[str, Tensor] = {}
+    weights: dict[str, Tensor] = {}
+    for name, value in checkpoint.weights.items():
+        is_network = name.startswith(NETWORK_PREFIX)
+        (network if is_network else weights)[name.removeprefix(NETWORK_PREFIX)] = value
+    cfg: Any = OmegaConf.to_container(checkpoint.cfg, resolve=True, enum_to_str=True)
+    for name in PhotoOptions.__dataclass_fields__:
+        cfg["task"].pop(name, None)
+    file = f"{checkpoint.extractor['extractor']}.pt"
+    with output_folder(output) as partial:
+        path = os.path.join(partial, file)
+        save_checkpoint(get_torchvision_weights(network), path)
+        # the training read images that Pillow decoded, whatever decoded them before
+        known = {x: value for x, value in checkpoint.extractor.items() if x != DECODER}
+        extractor = {**known, "weights": compute_sha256(path)}
+        build_extractor_from_identity(extractor, path)  # fails if the weights do not fit
+        weights[STATE_KEY] = encode_json({**checkpoint.provenance, "extractor": extractor})
+        path = os.path.join(partial, SEPARATED)
+        _save(path, cfg, weights, checkpoint.num_updates, checkpoint.task_state)
+        load_models(path, device="cpu")  # fails if weights are missing
+    return file

