@@ -21,7 +21,7 @@ from toy_data import run_fairseq
 from toy_released_vse import TheirModel, write_kiros
 
 from fairseq_mm.cli.main import main
-from fairseq_mm.conversion import stories as conversion
+from fairseq_mm.conversion import new_checkpoint
 from fairseq_mm.errors import UserError
 from fairseq_mm.inference.checkpoint import load_models
 
@@ -451,10 +451,10 @@ def test_an_output_that_cannot_be_made_is_refused_before_work(trained, tmp_path,
         return capsys.readouterr().err
 
     assert "there is no folder" in message_for(tmp_path / "none" / "new.pt")
-    assert "is no file; name a file." in message_for(tmp_path)
+    assert "must be a new file." in message_for(tmp_path)
     assert "would overwrite a file that is read." in message_for(trained.pretrained, "--overwrite")
     (tmp_path / "new.pt").write_text("mine")
-    assert "exists; --overwrite replaces." in message_for(tmp_path / "new.pt")
+    assert "must be a new file; --overwrite replaces it." in message_for(tmp_path / "new.pt")
     assert (tmp_path / "new.pt").read_text() == "mine"
     assert convert(trained.pretrained, tmp_path / "new.pt", trained.data, "--overwrite") == 0
     assert os.listdir(tmp_path) == ["new.pt"]
@@ -462,7 +462,7 @@ def test_an_output_that_cannot_be_made_is_refused_before_work(trained, tmp_path,
 
 def test_a_file_that_cannot_be_written_leaves_nothing(tmp_path):
     with pytest.raises(UserError, match=r"new\.pt: cannot be written"):
-        conversion.save_checkpoint({}, str(tmp_path / "none" / "new.pt"))
+        new_checkpoint.save_checkpoint({}, str(tmp_path / "none" / "new.pt"))
 
 
 @pytest.mark.parametrize("name", ["pretrained_checkpoint.pt", "fusion_checkpoint.pt"])

@@ -103,7 +103,7 @@ def test_an_output_that_exists_is_kept_unless_told_otherwise(source, tmp_path, c
     output = tmp_path / "bart"
     output.mkdir()
     (output / "notes.txt").write_text("mine")
-    assert "exists; --overwrite replaces" in message(capsys, source, output)
+    assert "--overwrite replaces" in message(capsys, source, output)
     assert os.listdir(output) == ["notes.txt"]
     assert convert(source, output, "--overwrite") == 0
     assert sorted(os.listdir(output)) == sorted([*FILES, "notes.txt"])
