@@ -3,7 +3,7 @@
 import functools
 from typing import Any
 
-from fairseq.models import MODEL_REGISTRY
+from fairseq.models import MODEL_DATACLASS_REGISTRY, MODEL_REGISTRY
 from fairseq.tasks import TASK_REGISTRY
 
 from fairseq_mm.compat import activate, is_ours
@@ -31,10 +31,11 @@ from fairseq_mm.models import (  # noqa: F401
     vg_t5,
     vse,
 )
+from fairseq_mm.models._options import check_sizes
 
 
-def _activate_before_building(model: Any) -> None:
-    """Let ``model.build_model`` first apply this package's patches of fairseq."""
+def _prepare_building(model: Any, config: type) -> None:
+    """Let ``model.build_model`` first patch fairseq and check the options of ``config``."""
     # Importing the package must not change fairseq for models of other packages, so the repairs
     # are applied when a model of this package is built.
     build = model.build_model.__func__
@@ -42,6 +43,7 @@ def _activate_before_building(model: Any) -> None:
     @functools.wraps(build)
     def build_model(cls: Any, cfg: Any, task: Any) -> Any:
         activate()
+        check_sizes(config, cfg)
         try:
             return build(cls, cfg, task)
         except AttributeError as error:
@@ -58,6 +60,6 @@ def _activate_before_building(model: Any) -> None:
 
 
 # A loop and not a base class, because each model of fairseq has its own class method build_model.
-for _model in MODEL_REGISTRY.values():
+for _name, _model in MODEL_REGISTRY.items():
     if is_ours(_model):
-        _activate_before_building(_model)
+        _prepare_building(_model, MODEL_DATACLASS_REGISTRY[_name])

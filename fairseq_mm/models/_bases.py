@@ -4,11 +4,16 @@ from collections.abc import Mapping
 from typing import Any, Optional
 
 import torch
-from fairseq.models import FairseqEncoder, FairseqIncrementalDecoder
+from fairseq.models import (
+    FairseqEncoder,
+    FairseqEncoderDecoderModel,
+    FairseqIncrementalDecoder,
+)
 from torch import Tensor
 
 from fairseq_mm.compat.image_network import NETWORK_NAME, check_has_no_network
 from fairseq_mm.errors import WeightsError
+from fairseq_mm.models._provenance import MODULE_NAME, Provenance
 from fairseq_mm.modules.decoding_caches import join_rows
 
 EncoderOut = dict[str, list[Tensor]]
@@ -52,12 +57,6 @@ class IncrementalDecoder(FairseqIncrementalDecoder):
     def reorder_incremental_state_scripting(
         self, incremental_state: dict, new_order: Tensor
     ) -> None:
-        """Reorder the rows (beams) of the states of this decoder and of its modules.
-
-        Args:
-            incremental_state: fairseq's state of incremental decoding.
-            new_order: [R] index of the old row for each new row.
-        """
         if self._with_state is None:
             self._with_state = [
                 module
@@ -69,16 +68,13 @@ class IncrementalDecoder(FairseqIncrementalDecoder):
 
 
 class FeatureDecoder(IncrementalDecoder):
-    """Base of decoders. Subclasses define ``extract_features`` and the layer ``output_proj``.
+    """Base of decoders. Subclasses define ``extract_features``, ``output_proj`` and ``state_key``.
 
-    ``extract_features(prev_output_tokens, encoder_out, incremental_state)`` returns a pair. The
-    first result is the input of ``output_proj``, of dimension H: [B, T, H] for T tokens, or
-    [B, 1, H] for the last token if there is an incremental state. The second result is a dict with
-    further results, such as attention weights, or None.
-
-    Attributes:
-        state_key: Key under which fairseq stores the state of incremental decoding, a dict of
-            tensors [B, ...].
+    ``extract_features(prev_output_tokens, encoder_out, incremental_state)`` returns a pair: the
+    inputs of ``output_proj``, [B, T, H] for T tokens, or [B, 1, H] for the last token if there is
+    an incremental state; and a dict with further results, such as attention weights, or None.
+    fairseq stores the state of incremental decoding, a dict of tensors [B, ...], under
+    ``state_key``.
     """
 
     output_proj: Any
@@ -94,16 +90,8 @@ class FeatureDecoder(IncrementalDecoder):
     ) -> tuple[Tensor, Any]:
         """Compute logits [B, T, V] over V words, or [B, 1, V] when decoding incrementally.
 
-        Args:
-            prev_output_tokens: [B, T] tokens so far, the start token first.
-            encoder_out: Output of the encoder.
-            incremental_state: fairseq's state of incremental decoding; None to compute all steps.
-            features_only: True to return the inputs of the output layer instead of logits.
-            **unused: Arguments that fairseq passes to other models.
-
-        Returns:
-            Logits or inputs of the output layer, and a dict with further results, such as attention
-                weights, or None.
+        With ``features_only``, the inputs of the output layer are returned instead. The second
+        result is the same as in ``extract_features``.
         """
         features, extra = self.extract_features(prev_output_tokens, encoder_out, incremental_state)
         return features if features_only else self.output_layer(features), extra
@@ -121,8 +109,7 @@ class FeatureDecoder(IncrementalDecoder):
             self.set_incremental_state(incremental_state, self.state_key, reordered)
 
     def max_positions(self) -> int:
-        """Return 1,000,000 tokens: the decoder has no positions that limit the length of a text."""
-        return 1_000_000
+        return 1_000_000  # no positions limit the length of a text
 
 
 _SHOWN = 2  # number of PyTorch's differences that the message quotes
@@ -154,3 +141,41 @@ class LoadStateDictMixin:
                 f"its weights do not fit {arch}: {shown.rstrip('.')}{more}; the checkpoint was "
                 "trained with other options."
             ) from None
+
+
+class EncoderDecoderModel(LoadStateDictMixin, FairseqEncoderDecoderModel):
+    """Base of models with an encoder and a decoder, whose state dict contains the provenance."""
+
+    def __init__(self, encoder: Any, decoder: Any, provenance: Provenance) -> None:
+        super().__init__(encoder, decoder)
+        self.add_module(MODULE_NAME, provenance)
+
+    def forward(self, prev_output_tokens: Tensor, **inputs: Any) -> tuple[Tensor, Any]:
+        """Compute logits [B, T, V] from words [B, T], and further results of the decoder.
+
+        All other arguments are passed to the encoder.
+        """
+        return self.decoder(prev_output_tokens, self.encoder(**inputs))
+
+
+class ImageModel(EncoderDecoderModel):
+    """Base of models that read features [B, N, D] of N regions, padded along N."""
+
+    def forward(
+        self, features: Tensor, padding_mask: Tensor, prev_output_tokens: Tensor
+    ) -> tuple[Tensor, Any]:
+        return self.decoder(prev_output_tokens, self.encoder(features, padding_mask))
+
+
+class TextModel(EncoderDecoderModel):
+    """Base of models that read a source text."""
+
+    def forward(
+        self,
+        src_tokens: Tensor,
+        src_lengths: Optional[Tensor],
+        prev_output_tokens: Tensor,
+        **inputs: Any,
+    ) -> tuple[Tensor, Any]:
+        encoder_out = self.encoder(src_tokens, src_lengths, **inputs)
+        return self.decoder(prev_output_tokens, encoder_out)

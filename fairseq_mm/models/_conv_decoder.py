@@ -1,16 +1,112 @@
-"""Defines the decoder of stories and language models: convolutional layers and an output layer."""
+"""Encoder and decoder of convolutional story models (Fan et al. 2018; Gehring et al. 2017)."""
 
 import math
 from typing import Any, Optional
 
+import torch.nn.functional as F
+from fairseq.modules import GradMultiply
 from torch import Tensor, nn
 
-from fairseq_mm.models._bases import IncrementalDecoder
-from fairseq_mm.models._conv_encoder import EncoderOut
+from fairseq_mm.errors import UserError
+from fairseq_mm.models._bases import BatchFirstEncoder, EncoderOut, IncrementalDecoder
 from fairseq_mm.models._conv_trunk import ConvTrunk, Source, Trace, TrunkState
 from fairseq_mm.modules.linear import linear, normal_linear
+from fairseq_mm.modules.positions import PositionedEmbedding
 
 STATE = "trunks"
+
+
+class ConvEncoder(BatchFirstEncoder):
+    """Convolutional encoder of a prompt (Gehring et al. 2017, section 3.2).
+
+    Args:
+        layers: (channels, kernel width) of each layer.
+        embed_dim: E, dimension of the word embeddings and of the output.
+        table_rows: Number of rows of the position embedding: maximum length of a prompt + padding
+            index + 1.
+        num_attention_layers: Number of decoder layers that attend to the prompt; the gradient of
+            the encoder's output is divided by twice this number.
+    """
+
+    def __init__(
+        self,
+        dictionary: Any,
+        layers: list[tuple[int, int]],
+        *,
+        embed_dim: int,
+        dropout: float,
+        table_rows: int,
+        num_attention_layers: int,
+    ) -> None:
+        super().__init__(dictionary)
+        self.padding_idx = dictionary.pad()
+        self.embedding = PositionedEmbedding(
+            len(dictionary), embed_dim, self.padding_idx, table_rows
+        )
+        channels = layers[0][0]
+        std = math.sqrt((1 - dropout) / embed_dim)
+        self.input_proj = normal_linear(embed_dim, channels, std)
+        self.residual_projs = nn.ModuleList()
+        self.convolutions: Any = nn.ModuleList()
+        for out_channels, width in layers:
+            if channels == out_channels:
+                self.residual_projs.append(nn.Identity())
+            else:
+                std = math.sqrt(1 / channels)
+                self.residual_projs.append(normal_linear(channels, out_channels, std))
+            convolution = nn.Conv1d(channels, 2 * out_channels, width)
+            # Gehring et al. 2017, section 3.5: a gated linear unit quarters the variance of its
+            # input.
+            nn.init.normal_(convolution.weight, std=math.sqrt(4 * (1 - dropout) / width / channels))
+            assert convolution.bias is not None
+            nn.init.zeros_(convolution.bias)
+            self.convolutions.append(convolution)
+            channels = out_channels
+        self.output_proj = normal_linear(channels, embed_dim, math.sqrt(1 / channels))
+        self.dropout = nn.Dropout(dropout)
+        # Gehring et al. 2017, section 3.4: keys and values get a gradient from each attention layer
+        # of the decoder, and their sum would be too large.
+        self.gradient_scale = 1 / (2 * max(1, num_attention_layers))
+
+    def forward(self, src_tokens: Tensor, src_lengths: Optional[Tensor] = None) -> EncoderOut:
+        """Encode prompts ``src_tokens`` [B, S], padded on either side.
+
+        Returns a dict of lists of one tensor: ``keys`` [B, S, E], the projected output of the last
+        layer, zero at padding; ``values`` [B, S, E], the scaled sum of keys and input embeddings;
+        ``padding_mask`` [B, S] bool, True at padding.
+        """
+        if src_tokens.size(1) > self.max_positions():
+            raise UserError(
+                f"a prompt has {src_tokens.size(1)} tokens (its end included), but the model has "
+                f"positions for {self.max_positions()}: shorten it (--truncate-source)."
+            )
+        padding_mask = src_tokens.eq(self.padding_idx)
+        embedding = self.dropout(self.embedding(src_tokens))  # [B, S, E]
+        x = linear(embedding, self.input_proj.weight, self.input_proj.bias)  # [B, S, C]
+        for residual_proj, convolution in zip(self.residual_projs, self.convolutions):
+            residual = x
+            if isinstance(residual_proj, nn.Linear):
+                residual = linear(x, residual_proj.weight, residual_proj.bias)
+            # Zeroed before each convolution: otherwise words at the border would read what earlier
+            # layers computed from padding.
+            x = self.dropout(x.masked_fill(padding_mask.unsqueeze(-1), 0))
+            width = convolution.kernel_size[0]
+            # By hand, because an even width needs one more zero on the right than on the left.
+            x = F.pad(x, (0, 0, (width - 1) // 2, width // 2)).transpose(1, 2)
+            # Gehring et al. 2017, section 3.4: a sum of two terms has about twice the variance of
+            # one.
+            x = (F.glu(convolution(x).transpose(1, 2), dim=2) + residual) * math.sqrt(0.5)
+        keys = linear(x, self.output_proj.weight, self.output_proj.bias)
+        # Masked again, because the bias of output_proj fills the padding.
+        keys = keys.masked_fill(padding_mask.unsqueeze(-1), 0)
+        # Before the embeddings are added: the gradient that reaches them directly is not scaled, as
+        # in fairseq.
+        keys = GradMultiply.apply(keys, self.gradient_scale)
+        values = (keys + embedding) * math.sqrt(0.5)
+        return {"keys": [keys], "values": [values], "padding_mask": [padding_mask]}
+
+    def max_positions(self) -> int:
+        return self.embedding.max_positions()
 
 
 def convert_source(
@@ -18,14 +114,8 @@ def convert_source(
 ) -> Any:
     """Convert an encoder's output to the :class:`Source` that a decoder attends to.
 
-    Args:
-        encoder_out: Output of the encoder; None for a language model, which has no encoder.
-        masks_padding: True if padding of the prompt gets no attention.
-        part: Prefix of the keys of ``encoder_out`` that are read: ``frozen_`` for the frozen
-            encoder of a fusion model, otherwise empty.
-
-    Returns:
-        The :class:`Source`; None for a language model.
+    ``part`` is the prefix of the keys of ``encoder_out`` that are read: ``frozen_`` for the frozen
+    encoder of a fusion model.
     """
     if encoder_out is None:
         return None
@@ -38,17 +128,12 @@ def convert_source(
 
 
 class StoryDecoder(IncrementalDecoder):
-    """Decoder of stories and language models.
+    """Decoder of stories and language models: the layers of ``trunk`` and an output layer.
 
-    Args:
-        trunk: Layers of the decoder before the output layer, from tokens to hidden states.
-        masks_padding: True if padding of the prompt gets no attention; False to attend to it, as
-            in fairseq's ``fconv_self_att``, the code of Fan et al. 2018.
-
-    Attributes:
-        can_join: Always True: the search may add further examples to a batch during
-            decoding, by :meth:`join_incremental_state`. Shorter texts in ``prev_output_tokens`` are
-            then left-padded.
+    Without ``masks_padding``, padding of the prompt is attended to, as in fairseq's
+    ``fconv_self_att``. ``can_join`` says that the search may add further examples to a batch during
+    decoding, by :meth:`join_incremental_state`; shorter texts in ``prev_output_tokens`` are then
+    left-padded.
     """
 
     can_join = True
@@ -71,11 +156,11 @@ class StoryDecoder(IncrementalDecoder):
         trace: Optional[Trace] = None,
         **unused: Any,
     ) -> tuple[Tensor, None]:
-        """Compute features [B, T, out_dim], or [B, 1, out_dim] when decoding incrementally.
+        """Compute features [B, T, out_dim], or [B, 1, out_dim] when decoding incrementally, and
+        None.
 
-        ``out_dim`` is the input dimension of the output layer. The second result is None. Attention
-        weights are appended to the lists of ``trace``, a :class:`Trace`, unless it is None or
-        decoding is incremental.
+        Attention weights are appended to the lists of ``trace``, unless it is None or decoding is
+        incremental.
         """
         if incremental_state is None:
             source = convert_source(encoder_out, masks_padding=self.masks_padding)
@@ -92,20 +177,15 @@ class StoryDecoder(IncrementalDecoder):
         incremental_state: Optional[dict] = None,
         **unused: Any,
     ) -> tuple[Tensor, None]:
-        """Compute logits [B, T, V], or [B, 1, V] when decoding incrementally.
-
-        V is the size of the vocabulary. The second result is None.
-        """
+        """Compute logits [B, T, V], or [B, 1, V] when decoding incrementally, and None."""
         hidden, _ = self.extract_features(prev_output_tokens, encoder_out, incremental_state)
         if incremental_state is None:
             return self.output_layer(hidden), None
         output = self.output_proj
-        # Not output_layer(): nn.Linear is slower for the few rows of a decoding step, see
-        # :mod:`fairseq_mm.modules.linear`.
+        # not output_layer(): nn.Linear is slower for the few rows of a decoding step
         return linear(hidden[:, 0], output.weight, output.bias).unsqueeze(1), None
 
     def output_layer(self, features: Tensor) -> Tensor:
-        """Compute logits [..., V] over the vocabulary from features [..., out_dim]."""
         return self.output_proj(features)
 
     def reorder_incremental_state(self, incremental_state: dict, new_order: Tensor) -> None:
@@ -121,10 +201,6 @@ class StoryDecoder(IncrementalDecoder):
             state.join(other)
 
     def make_generation_fast_(self, retain_dropout: bool = False, **unused: Any) -> None:
-        """Precompute, for generation, the matrices that depend only on the weights.
-
-        fairseq calls this before generation and allows no training afterwards.
-        """
         self.trunk.fold()
 
     def max_positions(self) -> int:

@@ -1,4 +1,4 @@
-"""Defines the trunk: the convolutional decoder of stories without its output layer.
+"""The trunk: the convolutional decoder of stories without its output layer.
 
 It maps words to hidden states (Fan et al. 2018, sections 3.2 and 3.3). A layer is a causal
 convolution with a gated linear unit, attention to the prompt (the source), and self-attention to
@@ -29,10 +29,8 @@ class CausalConvolution(nn.Module):
     """Convolution followed by a gated linear unit, [B, T, input_dim] -> [B, T, output_dim].
 
     Gehring et al. 2017, section 3.2; output t depends on the ``width`` inputs t - width + 1 to t.
-
-    Args:
-        dropout: Dropout rate that the caller applies to the input; the initial weights' scale
-            compensates for it.
+    The initial weights' scale compensates for the dropout rate that the caller applies to the
+    input.
     """
 
     def __init__(self, input_dim: int, output_dim: int, width: int, *, dropout: float) -> None:
@@ -55,9 +53,8 @@ class CausalConvolution(nn.Module):
     def step(self, x: Tensor, window: Optional[Tensor]) -> tuple[Tensor, Tensor]:
         """Compute the output [B, output_dim] of the newest step, and the window for the next step.
 
-        ``x`` [B, input_dim] is the input of the newest step. ``window`` [B, (width - 1) *
-        input_dim] has the inputs of the ``width - 1`` steps before the newest step, where ``width``
-        is the width of the kernel; it is None at the first step.
+        ``window`` [B, (width - 1) * input_dim] has the inputs of the steps before x [B, input_dim];
+        None at the first step.
         """
         if window is None:
             window = x.new_zeros(x.size(0), (self.width - 1) * self.input_dim)
@@ -70,7 +67,6 @@ class CausalConvolution(nn.Module):
         return F.glu(linear(window, weight, self.bias), dim=1), window[:, self.input_dim :]
 
     def fold(self) -> None:
-        """Store the weights in the layout that :meth:`step` needs; for inference only."""
         with torch.no_grad():
             self.step_weight = self._as_matrix()
 
@@ -89,10 +85,7 @@ class CausalConvolution(nn.Module):
 class Source(NamedTuple):
     """Output of the encoder for S source tokens: keys and values [B, S, E], and a padding mask.
 
-    E is the dimension of the word embeddings.
-
-    Attributes:
-        padding_mask: [B, S] bool, True at padding; None if padding is attended to.
+    The mask is [B, S] bool, True at padding; None if padding is attended to.
     """
 
     keys: Tensor
@@ -100,10 +93,7 @@ class Source(NamedTuple):
     padding_mask: Optional[Tensor]
 
     def valid_mask(self) -> Optional[Tensor]:
-        """Return a mask [B, 1, 1, S] of S source tokens, False at padding.
-
-        It is None if padding is attended to.
-        """
+        """Return a mask [B, 1, 1, S], False at padding; None if padding is attended to."""
         return None if self.padding_mask is None else ~self.padding_mask[:, None, None]
 
 
@@ -129,8 +119,7 @@ class TrunkState:
     Attributes:
         source: Projected keys and values of the prompt for each layer; None for layers that do not
             attend to the prompt.
-        valid_mask: [B, 1, 1, S] bool mask of S prompt tokens, False at padding; None if padding is
-            attended to.
+        valid_mask: [B, 1, 1, S] bool mask of S prompt tokens, see :meth:`Source.valid_mask`.
         caches: Keys and values of earlier steps for each layer; None for layers without
             self-attention.
         windows: Last inputs of each layer's convolution; None before the first step.
@@ -185,11 +174,8 @@ class ConvLayer(nn.Module):
     """One layer of the convolutional decoder: convolution, source attention and self-attention.
 
     Args:
-        input_dim: Number of input channels.
-        output_dim: Number of output channels.
         width: Kernel width of the convolution.
         embed_dim: Dimension of word embeddings and of the encoder's output.
-        dropout: Dropout probability of the layer's input.
         source_heads: Number of heads of the attention to the source; 0 for no such attention.
         self_attention: Attention to the story so far; None for no such attention.
     """
@@ -229,9 +215,8 @@ class ConvLayer(nn.Module):
         """Compute the layer's output [B, T, output_dim] from its input x [B, T, input_dim].
 
         ``embedding`` [B, T, embed_dim] are the word embeddings, which are added to the queries of
-        the source attention. ``source`` and ``valid_mask`` are described at
-        :meth:`SourceAttention.forward`; ``source`` is None without attention to the source. The
-        attention weights are appended to the lists of ``trace``, unless it is None.
+        the source attention, see :meth:`SourceAttention.forward` for ``source`` and ``valid_mask``.
+        The attention weights are appended to the lists of ``trace``, unless it is None.
         """
         residual = x
         if self.residual_proj is not None:
@@ -255,9 +240,8 @@ class ConvLayer(nn.Module):
     ) -> Tensor:
         """Compute the layer's output [B, output_dim] for one word from its input x [B, input_dim].
 
-        ``embedding`` [B, embed_dim] is the word embedding, and ``number`` is the index of this
-        layer in the lists of ``state``, which is updated. ``times`` has each row's number of
-        earlier words; it is None if all rows have equally many.
+        ``number`` is the index of this layer in the lists of ``state``, which is updated. ``times``
+        has each row's number of earlier words; it is None if all rows have equally many.
         """
         residual = x
         if self.residual_proj is not None:
@@ -276,21 +260,14 @@ class ConvTrunk(nn.Module):
     """Convolutional decoder without output layer: embeddings, convolutions and attention.
 
     Args:
-        num_types: Number of entries of the dictionary.
-        padding_idx: Index of the padding token.
         layers: (channels, kernel width) of each layer.
         embed_dim: Dimension of word embeddings, encoder output, queries, keys and values.
         out_dim: Dimension of the hidden states that the trunk returns.
-        dropout: Dropout probability of embeddings and of each layer's input.
         table_rows: Number of rows of the position embedding: maximum length of a text + padding
             index + 1.
         source_attention: For each layer, True if it attends to the source.
-        source_heads: Number of heads of the attention to the source.
         self_attention: For each layer, True if it attends to the story so far.
-        self_heads: Number of heads of the self-attention.
-        is_gated: True if networks with gated linear units compute the self-attention's queries,
-            keys and values; False for linear layers.
-        is_multi_scale: True if head n of the self-attention sees only every nth position.
+        is_gated: See :class:`MultiScaleSelfAttention`, as for ``is_multi_scale``.
     """
 
     def __init__(
@@ -347,8 +324,8 @@ class ConvTrunk(nn.Module):
     ) -> Tensor:
         """Compute hidden states [B, T, out_dim] of tokens [B, T], the start token first.
 
-        ``source`` is the encoder's output; None for a language model. Attention weights are
-        appended to the lists of ``trace``, unless it is None.
+        ``source`` is None for a language model. Attention weights are appended to ``trace``, unless
+        it is None.
         """
         self._check_length(tokens.size(1))
         embedding = self.dropout(self.embedding(tokens))  # [B, T, E]
@@ -359,7 +336,6 @@ class ConvTrunk(nn.Module):
         return linear(x, self.output_proj.weight, self.output_proj.bias)
 
     def begin(self, source: Optional[Source]) -> TrunkState:
-        """Return the state before the first decoding step; a language model has no ``source``."""
         caches: list[Optional[KeyValueCache]] = [
             None if layer.self_attention is None else layer.self_attention.new_cache()
             for layer in self.layers
@@ -370,7 +346,6 @@ class ConvTrunk(nn.Module):
         return TrunkState(projected, valid_mask, caches, windows=[None] * len(caches))
 
     def _project(self, source: Optional[Source]) -> list[Optional[tuple[Tensor, Tensor]]]:
-        """Project the prompt for each layer; None for layers that do not attend to the prompt."""
         attentions = [layer.source_attention for layer in self.layers]
         attending = [attention for attention in attentions if attention is not None]
         if source is None or not attending:
@@ -402,15 +377,13 @@ class ConvTrunk(nn.Module):
         return linear(x, self.output_proj.weight, self.output_proj.bias)
 
     def fold(self) -> None:
-        """Precompute in all layers, for inference, the matrices that depend only on the weights."""
+        """Precompute, for inference, the matrices that depend only on the weights."""
         for module in self.modules():
-            # Modules that can fold declare it by having the method; the trunk itself has it, too.
             fold = getattr(module, "fold", None)
             if fold is not None and module is not self:
                 fold()
 
     def max_positions(self) -> int:
-        """Return the maximum length of a text in tokens, its end token included."""
         return self.embedding.max_positions()
 
     def _check_length(self, length: int) -> None:

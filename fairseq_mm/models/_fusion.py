@@ -1,4 +1,4 @@
-"""Defines the fusion of a story model in training with a trained, frozen story model.
+"""Fusion of a story model in training with a trained, frozen story model.
 
 Fan et al. 2018, section 3.4. The hidden states of both models are joined before a common output
 layer, so that the model in training learns what the frozen model has not learnt.
@@ -11,8 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from fairseq_mm.models._bases import BatchFirstEncoder, EncoderOut
-from fairseq_mm.models._conv_decoder import StoryDecoder, convert_source
-from fairseq_mm.models._conv_encoder import ConvEncoder
+from fairseq_mm.models._conv_decoder import ConvEncoder, StoryDecoder, convert_source
 from fairseq_mm.models._conv_trunk import ConvTrunk, Trace, TrunkState
 from fairseq_mm.modules.linear import normal_linear
 
@@ -28,10 +27,8 @@ class FusionEncoder(BatchFirstEncoder):
         self.frozen = frozen
 
     def forward(self, src_tokens: Tensor, src_lengths: Optional[Tensor] = None) -> EncoderOut:
-        """Run the trained and the frozen encoder on prompts [B, S].
-
-        Returns the outputs of :meth:`ConvEncoder.forward` in one dict. The names of the frozen
-        encoder's entries begin with ``frozen_``.
+        """Run both encoders on prompts [B, S]; the names of the frozen one's entries begin with
+        ``frozen_``.
         """
         out = self.trained(src_tokens, src_lengths)
         with torch.no_grad():
@@ -49,11 +46,7 @@ class Fusion(nn.Module):
         output = joining([g_1 * h1; g_2 * h2])
 
     ``joining`` has three linear layers, each followed by layer normalisation, with gated linear
-    units between them.
-
-    Args:
-        trained_dim: Dimension of h1 and of the output.
-        frozen_dim: Dimension of h2.
+    units between them. h1 and the output have ``trained_dim`` channels, h2 has ``frozen_dim``.
     """
 
     def __init__(self, trained_dim: int, frozen_dim: int) -> None:
@@ -75,15 +68,11 @@ class Fusion(nn.Module):
         )
 
     def forward(self, trained: Tensor, frozen: Tensor) -> Tensor:
-        """Fuse hidden states [..., trained_dim] and [..., frozen_dim] to [..., trained_dim]."""
         trained_gate, frozen_gate = self.gates(trained, frozen)
         return self.joining(torch.cat([trained_gate * trained, frozen_gate * frozen], dim=-1))
 
     def gates(self, trained: Tensor, frozen: Tensor) -> tuple[Tensor, Tensor]:
-        """Compute a gate for each number in the hidden states ``trained`` and ``frozen``.
-
-        Returns the gates of ``trained`` and the gates of ``frozen``, with the same shapes.
-        """
+        """Compute the gates g_1 and g_2, with the shapes of ``trained`` and ``frozen``."""
         both = torch.cat([trained, frozen], dim=-1)
         return self.trained_gate(both).sigmoid(), self.frozen_gate(both).sigmoid()
 
@@ -91,11 +80,7 @@ class Fusion(nn.Module):
 class FusionDecoder(StoryDecoder):
     """Decoder that fuses the model in training with a frozen model.
 
-    Args:
-        trunk: Trunk (decoder without output layer) of the model in training.
-        frozen: Trunk of the frozen model.
-        masks_padding: True if the model in training gives padding of the prompt no attention.
-        frozen_masks_padding: The same for the frozen model, as in its own training.
+    ``frozen_masks_padding`` is ``masks_padding`` of the frozen model, as in its own training.
     """
 
     def __init__(
@@ -129,8 +114,6 @@ class FusionDecoder(StoryDecoder):
             source, frozen_source = self._sources(encoder_out)
             trained = self.trunk(prev_output_tokens, source, trace)
             with torch.no_grad():
-                # no_grad saves memory: frozen parameters alone would not keep activations from
-                # being stored.
                 frozen = self.frozen(prev_output_tokens, frozen_source)
         else:
             state, frozen_state = self._states(incremental_state, encoder_out)
@@ -150,12 +133,6 @@ class FusionDecoder(StoryDecoder):
         trace: Optional[Trace] = None,
         **unused: Any,
     ) -> tuple[Tensor, None]:
-        """Fuse the hidden states of the model in training with the frozen model's hidden states.
-
-        Returns features [B, T, out_dim], or [B, 1, out_dim] when decoding incrementally, and None.
-        ``out_dim`` is the input dimension of the output layer. See :meth:`hidden_states` for
-        ``trace``.
-        """
         assert encoder_out is not None
         states = self.hidden_states(prev_output_tokens, encoder_out, incremental_state, trace)
         return self.fusion(*states), None

@@ -1,4 +1,4 @@
-"""Defines encoder and decoder of the recurrent models that summarise transcripts and videos.
+"""Encoder and decoder of the recurrent models that summarise transcripts and videos.
 
 A bidirectional GRU encodes the transcript. The frames are not encoded. The mean of the GRU's states
 ("text" below) initialises the decoder, and each word of the summary is a step of
@@ -18,7 +18,7 @@ import torch
 from fairseq.dataclass import FairseqDataclass
 from torch import Tensor, nn
 
-from fairseq_mm.models._options import check_sizes, option
+from fairseq_mm.models._options import option
 from fairseq_mm.models._video_summary import (
     EncoderOut,
     TwoSourceDecoder,
@@ -41,13 +41,8 @@ class ConditionalGRU(nn.Module):
         h2 = GRU_2(z, h1)
 
     where h is the state after the previous word, h2 the new state, z_m the context of modality m
-    (its elements, weighted by attention), and b_m the attention weight of modality m. Firat and
-    Cho 2016 (dl4mt-tutorial, one source); Libovicky and Helcl 2017, section 3.2.
-
-    Args:
-        input_dim: Dimension of the word vectors.
-        hidden_dim: Dimension of states, hidden layers of the attentions, and contexts.
-        source_dims: Dimension of the elements of each modality.
+    and b_m its attention weight. Firat and Cho 2016 (dl4mt-tutorial, one source); Libovicky and
+    Helcl 2017, section 3.2. The elements of modality m have ``source_dims[m]`` channels.
     """
 
     def __init__(self, input_dim: int, hidden_dim: int, source_dims: Sequence[int]) -> None:
@@ -81,8 +76,8 @@ class ConditionalGRU(nn.Module):
             padding_masks: [B, N] bool for each modality, True at padding.
 
         Returns:
-            The new state [B, hidden_dim], the attention weights [B, N] over the elements of each
-                modality, and the weights [B, modalities] of the modalities.
+            The new state, the attention weights [B, N] over the elements of each modality, and the
+                weights [B, modalities] of the modalities.
         """
         hidden = step_gru(self.first, word, hidden)
         contexts, weights = [], []
@@ -96,9 +91,8 @@ class ConditionalGRU(nn.Module):
 
 @dataclass
 class HierarchicalRnnConfig(FairseqDataclass):
-    """Options of the recurrent models that summarise transcripts and videos.
-
-    The default sizes follow the code of Liu et al. 2020 (MFFG).
+    """Options of the recurrent models that summarise transcripts and videos, after the code of Liu
+    et al. 2020.
     """
 
     embedding_dim: int = option(128, "Dimension of token embeddings of transcript and summary.")
@@ -115,11 +109,7 @@ class HierarchicalRnnConfig(FairseqDataclass):
 
 
 class HierarchicalRnnEncoder(TwoSourceEncoder):
-    """Encoder with a bidirectional GRU over the words; the frames are not encoded.
-
-    Args:
-        cross_fusion: Block that fuses encoded words and frames; None to return them unfused.
-    """
+    """Encoder with a bidirectional GRU over the words, and optionally a fusion with the frames."""
 
     def __init__(self, dictionary: Any, cfg: Any, cross_fusion: Optional[CrossFusion]) -> None:
         super().__init__(dictionary)
@@ -167,10 +157,8 @@ class HierarchicalRnnDecoder(TwoSourceDecoder):
         incremental_state: Optional[dict] = None,
         **unused: Any,
     ) -> tuple[Tensor, dict[str, Any]]:
-        """Compute features [B, T, E], or [B, 1, E] when decoding incrementally.
-
-        E is the dimension of word embeddings. The second result is a dict with the attention
-        weights, see :func:`attention_extra`.
+        """Compute features [B, T, E], or [B, 1, E] when decoding incrementally, and
+        :func:`attention_extra`.
         """
         sources, masks = get_sources(encoder_out)
         saved = self.saved_state(incremental_state)
@@ -203,11 +191,7 @@ class HierarchicalRnnDecoder(TwoSourceDecoder):
 def build_hierarchical_rnn(
     cfg: Any, task: Any, *, fuses: bool
 ) -> tuple[HierarchicalRnnEncoder, HierarchicalRnnDecoder]:
-    """Build the encoder and the decoder of a recurrent model.
-
-    ``fuses`` is True if the encoder has a cross fusion block, which fuses words and frames.
-    """
-    check_sizes(HierarchicalRnnConfig, cfg)
+    """Build encoder and decoder; ``fuses`` is True for a cross fusion of words and frames."""
     fusion = CrossFusion(2 * cfg.encoder_hidden_dim, task.feature_dim) if fuses else None
     encoder = HierarchicalRnnEncoder(task.source_dictionary, cfg, fusion)
     decoder = HierarchicalRnnDecoder(task.target_dictionary, cfg, task.feature_dim)

@@ -1,4 +1,4 @@
-"""Defines encoder and decoder of the transformers that summarise transcripts and videos.
+"""Encoder and decoder of the transformers that summarise transcripts and videos.
 
 All layers of the decoder attend to the transcript. Selected layers also attend to the video; a
 second attention then weighs the result for the transcript and the result for the video.
@@ -14,8 +14,7 @@ from fairseq.dataclass import FairseqDataclass
 from torch import Tensor, nn
 
 from fairseq_mm.errors import UserError
-from fairseq_mm.models._frames import FusedVideo
-from fairseq_mm.models._options import check_one_dictionary, check_sizes, option
+from fairseq_mm.models._options import check_one_dictionary, option
 from fairseq_mm.models._video_summary import (
     EncoderOut,
     TwoSourceDecoder,
@@ -23,22 +22,89 @@ from fairseq_mm.models._video_summary import (
     attention_extra,
     get_sources,
 )
+from fairseq_mm.modules.cross_fusion import CrossFusion
 from fairseq_mm.modules.positions import PositionedEmbedding
 from fairseq_mm.modules.pre_norm_layer import PreNormDecoderLayer, PreNormEncoderLayer
 
 
+class FramePositions(nn.Module):
+    """Learned position embeddings that are added to M frames."""
+
+    def __init__(self, num_positions: int, dim: int) -> None:
+        super().__init__()
+        self.table = nn.Embedding(num_positions, dim)
+        nn.init.normal_(self.table.weight, std=0.1)
+
+    def forward(self, x: Tensor, padding_mask: Tensor) -> Tensor:
+        """Add position embeddings to x [B, M, D]; ``padding_mask`` [B, M] is True at padding."""
+        # Counted over real frames, so that padding before or between frames shifts no position.
+        numbers = (~padding_mask).long().cumsum(dim=1)
+        limit = self.table.num_embeddings
+        # The first comparison spares a GPU the second, which waits for the device; padding needs no
+        # position.
+        if x.size(1) > limit and int(numbers.max()) > limit:
+            raise UserError(
+                f"a video has {int(numbers.max())} frames, but the model has positions for {limit}:"
+                " train with a larger --video-positions, or cut videos with --max-frames."
+            )
+        # Clamped for padding, whose numbers run beyond the table or are 0.
+        return x + self.table((numbers - 1).clamp(min=0, max=limit - 1))
+
+
+class VideoLayers(nn.Module):
+    """Transformer encoder over M frames: [B, M, feature_dim] -> [B, M, cfg.embed_dim]."""
+
+    def __init__(self, feature_dim: int, cfg: Any) -> None:
+        super().__init__()
+        self.proj = nn.Linear(feature_dim, cfg.embed_dim)
+        self.positions = FramePositions(cfg.video_positions, cfg.embed_dim)
+        self.dropout = nn.Dropout(cfg.dropout)
+        self.layers: Any = nn.ModuleList(
+            PreNormEncoderLayer(cfg.embed_dim, cfg.attention_heads, cfg.ffn_dim, cfg.dropout)
+            for _ in range(cfg.video_encoder_layers)
+        )
+        self.norm = nn.LayerNorm(cfg.embed_dim)
+
+    def forward(self, features: Tensor, padding_mask: Tensor) -> Tensor:
+        x = self.dropout(self.positions(self.proj(features), padding_mask))
+        for layer in self.layers:
+            x = layer(x, padding_mask)
+        return self.norm(x)
+
+
+class FusedVideo(nn.Module):
+    """Cross fusion (:class:`CrossFusion`) of S encoded words and M frames with positions."""
+
+    def __init__(self, text_dim: int, feature_dim: int, num_positions: int) -> None:
+        super().__init__()
+        self.positions = FramePositions(num_positions, feature_dim)
+        self.cross_fusion = CrossFusion(text_dim, feature_dim)
+        self.text_norm = nn.LayerNorm(text_dim)
+        self.video_norm = nn.LayerNorm(feature_dim)
+
+    def forward(
+        self, text: Tensor, features: Tensor, text_padding: Tensor, video_padding: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Fuse encoded words [B, S, text_dim] and frames [B, M, feature_dim] with each other.
+
+        The shapes do not change. The masks are bool, True at padding.
+        """
+        video = self.positions(features, video_padding)
+        text, video = self.cross_fusion(text, video, text_padding, video_padding)
+        return self.text_norm(text), self.video_norm(video)
+
+
 @dataclass
 class HierarchicalTransformerConfig(FairseqDataclass):
-    """Options of the transformers that summarise transcripts and videos.
-
-    The default sizes follow the code of Liu et al. 2020 (MFFG).
+    """Options of the transformers that summarise transcripts and videos, after the code of Liu et
+    al. 2020.
     """
 
     embed_dim: int = option(512, "Dimension of token embeddings and layers.")
     encoder_layers: int = option(4, "Number of encoder layers.")
     decoder_layers: int = option(4, "Number of decoder layers.")
     ffn_dim: int = option(2048, "Dimension of the feed-forward layers.")
-    attention_heads: int = option(8, "Number of heads of every attention.")
+    attention_heads: int = option(8, "Number of heads of every attention.", divides="embed_dim")
     dropout: float = option(
         0.1, "Dropout probability of embeddings, sub-layers and attention weights."
     )
@@ -48,11 +114,8 @@ class HierarchicalTransformerConfig(FairseqDataclass):
 
 
 class HierarchicalTransformerEncoder(TwoSourceEncoder):
-    """Encoder with a transformer over the words and a module for the frames.
-
-    Args:
-        video: :class:`~fairseq_mm.models._frames.VideoLayers`, a transformer over the frames, or
-            :class:`~fairseq_mm.models._frames.FusedVideo`, cross fusion of words and frames.
+    """Encoder with a transformer over the words, and ``video``, a :class:`VideoLayers` or
+    :class:`FusedVideo`.
     """
 
     def __init__(self, dictionary: Any, cfg: Any, video: nn.Module) -> None:
@@ -70,7 +133,6 @@ class HierarchicalTransformerEncoder(TwoSourceEncoder):
     def encode(
         self, tokens: Tensor, features: Tensor, text_padding: Tensor, video_padding: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """Encode tokens [B, S] and frames [B, M, D], see :meth:`TwoSourceEncoder.encode`."""
         limit = self.max_positions()
         # The first comparison is free; the second waits for a GPU and is only needed for a long
         # batch.
@@ -93,11 +155,8 @@ class HierarchicalTransformerEncoder(TwoSourceEncoder):
 
 
 class HierarchicalTransformerDecoder(TwoSourceDecoder):
-    """Decoder whose layers attend to words, and in selected layers also to frames.
-
-    Args:
-        video_dim: Dimension of the encoded frames.
-        sees_video: For each layer, True if it attends to frames as well as words.
+    """Decoder whose layers attend to words, and in the layers where ``sees_video`` is True also to
+    frames.
     """
 
     def __init__(
@@ -133,11 +192,11 @@ class HierarchicalTransformerDecoder(TwoSourceDecoder):
         incremental_state: Optional[dict] = None,
         **unused: Any,
     ) -> tuple[Tensor, dict[str, Any]]:
-        """Compute features [B, T, C], or [B, 1, C] when decoding incrementally.
+        """Compute features [B, T, C], or [B, 1, C] when decoding incrementally, and
+        :func:`attention_extra`.
 
-        C is ``embed_dim``. The second result is the dict of :func:`attention_extra`. Its weights
-        are means over the heads of the last layer that attends to frames. In training, None
-        replaces the weights.
+        Its weights are means over the heads of the last layer that attends to frames; None in
+        training.
         """
         _, masks = get_sources(encoder_out)
         saved = self.saved_state(incremental_state)
@@ -184,31 +243,10 @@ def build_hierarchical_transformer(
     """Build encoder and decoder, which share the word embeddings.
 
     Args:
-        cfg: Config that :func:`check_transformer` has checked.
-        task: Task, whose dictionaries are used.
         video: Module for the frames, see :class:`HierarchicalTransformerEncoder`.
         video_dim: Dimension of the encoded frames.
         sees_video: For each decoder layer, True if it attends to frames as well as words.
     """
-    encoder = HierarchicalTransformerEncoder(task.source_dictionary, cfg, video)
-    decoder = HierarchicalTransformerDecoder(task.target_dictionary, cfg, video_dim, sees_video)
-    # As in Liu et al.'s transformer, only word embeddings are shared: transcript and summary have
-    # position embeddings of their own.
-    decoder.embedding.tokens = encoder.embedding.tokens
-    with torch.no_grad():
-        encoder.embedding.tokens.weight[task.source_dictionary.pad()].zero_()
-    return encoder, decoder
-
-
-def check_transformer(config: type, cfg: Any, task: Any) -> None:
-    """Check the options of a transformer before it is built.
-
-    Args:
-        config: Dataclass of the model; its fields are the options to check.
-        cfg: Config with the values of these options.
-        task: Task, whose dictionaries and ``max_frames`` are checked.
-    """
-    check_sizes(config, cfg, heads={"attention_heads": "embed_dim"})
     check_one_dictionary(task)
     # Refused before training: in mid-epoch the table of positions would end the run at the first
     # long video.
@@ -218,6 +256,14 @@ def check_transformer(config: type, cfg: Any, task: Any) -> None:
             f"--max-frames is {max_frames}, but --video-positions {cfg.video_positions}: a video "
             "could have more frames than positions."
         )
+    encoder = HierarchicalTransformerEncoder(task.source_dictionary, cfg, video)
+    decoder = HierarchicalTransformerDecoder(task.target_dictionary, cfg, video_dim, sees_video)
+    # As in Liu et al.'s transformer, only word embeddings are shared: transcript and summary have
+    # position embeddings of their own.
+    decoder.embedding.tokens = encoder.embedding.tokens
+    with torch.no_grad():
+        encoder.embedding.tokens.weight[task.source_dictionary.pad()].zero_()
+    return encoder, decoder
 
 
 TINY = {

@@ -1,14 +1,13 @@
-"""Defines base classes of visual storytelling: encoders of five images, decoders and models."""
+"""Base classes of visual storytelling: encoders of five images, decoders and models."""
 
 from typing import Any, Optional
 
 import torch
-from fairseq.models import FairseqEncoderDecoderModel
 from torch import Tensor, nn
 
 from fairseq_mm.errors import UserError
-from fairseq_mm.models._bases import BatchFirstEncoder, FeatureDecoder
-from fairseq_mm.models._provenance import MODULE_NAME, Provenance
+from fairseq_mm.models._bases import BatchFirstEncoder, FeatureDecoder, ImageModel
+from fairseq_mm.models._provenance import Provenance
 from fairseq_mm.modules.linear import float32_linear, normal_linear
 from fairseq_mm.modules.packed_rnn import SkippingLSTM
 
@@ -19,9 +18,6 @@ class MaskedBatchNorm(nn.Module):
     The running statistics are the mean over the first ``1 / momentum`` batches, then a moving
     average. The layer computes in float32. A batch with a single valid row has no variance and is
     normalised with the running statistics.
-
-    Args:
-        momentum: Minimum weight of a batch in the running statistics.
     """
 
     def __init__(self, channels: int, momentum: float = 0.01) -> None:
@@ -50,10 +46,7 @@ class MaskedBatchNorm(nn.Module):
                 setattr(self, name, getattr(self, name).float())
 
     def forward(self, x: Tensor, valid_mask: Tensor) -> Tensor:
-        """Normalise x [..., D]; ``valid_mask`` is [...] bool, False at padding.
-
-        The shape and dtype of x do not change; values at padding are undefined.
-        """
+        """Normalise x [..., D]; ``valid_mask`` [...] is False at padding, which is undefined."""
         self._keep_float32()  # fairscale's sharding casts buffers without calling _apply
         mean, variance = self.running_mean, self.running_var
         values = x.float()
@@ -92,17 +85,12 @@ class NonLocalBlock(nn.Module):
 
     Wang et al. 2018, https://arxiv.org/abs/1711.07971, in the form of Li et al. 2020, section 3.2:
     dot products (equation 3) are divided by the number of positions, nothing is subsampled, and the
-    result is added to the grid (equation 4). The block is initialised as the identity.
-
-    Args:
-        channels: Number of channels of the grid.
-        has_batch_norm: True for batch normalisation of the result before it is added to the grid,
-            as in the code of Li et al.
+    result, batch-normalised in the code of Li et al. (``has_batch_norm``), is added to the grid
+    (equation 4). The block is initialised as the identity.
     """
 
     def __init__(self, channels: int, *, has_batch_norm: bool = False) -> None:
         super().__init__()
-        # half the channels for the layers theta, phi and g, which compute queries, keys and values
         inner_dim = max(channels // 2, 1)
         self.theta = nn.Linear(channels, inner_dim)
         self.phi = nn.Linear(channels, inner_dim)
@@ -116,20 +104,16 @@ class NonLocalBlock(nn.Module):
         nn.init.zeros_(last.bias)
 
     def similarities(self, grid: Tensor) -> Tensor:
-        """Compute the dot products of all pairs of positions: [B, R, C] -> [B, R, R].
-
-        The grid has R positions of C channels. Before the product, the linear layers theta and phi
-        are applied: f(x_i, x_j) = theta(x_i) . phi(x_j), equation 3 of Li et al. 2020.
-        """
+        """Compute f(x_i, x_j) = theta(x_i) . phi(x_j), equation 3: [B, R, C] -> [B, R, R]."""
         # float32: the output grows with the third power of the values of the grid, which half
         # precision does not hold.
         theta, phi = float32_linear(self.theta, grid), float32_linear(self.phi, grid)
         return torch.matmul(theta, phi.transpose(-1, -2))
 
     def forward(self, grid: Tensor, valid_mask: Tensor) -> Tensor:
-        """Compute the output [B, R, C] for grids [B, R, C] of R positions with C channels.
+        """Compute the output [B, R, C] float32 for grids [B, R, C] of R positions with C channels.
 
-        ``valid_mask`` is [B] bool, False for grids of missing images. The output is float32.
+        ``valid_mask`` is [B] bool, False for grids of missing images.
         """
         num_positions = grid.size(1)
         # Divided before the second product, which keeps the numbers smaller.
@@ -143,14 +127,8 @@ class NonLocalBlock(nn.Module):
 class ImageVectors(nn.Module):
     """Module that computes one vector per image.
 
-    The features of an image's regions are averaged, and the mean is projected and batch-normalised.
-
-    Args:
-        feature_dim: Dimension of the features.
-        output_dim: Dimension of the image vectors.
-        rows_per_image: Number of regions per image: 1, or the number of positions of a grid.
-        non_local: True to apply a non-local block to the grid before the mean is computed.
-        non_local_norm: True for batch normalisation in the non-local block.
+    The features of an image's regions, after an optional non-local block, are averaged, projected
+    and batch-normalised. ``rows_per_image`` is 1, or the number of positions of a grid.
     """
 
     def __init__(
@@ -176,15 +154,11 @@ class ImageVectors(nn.Module):
         self.norm = MaskedBatchNorm(output_dim)
 
     def grids(self, features: Tensor, padding_mask: Tensor) -> tuple[Tensor, Tensor]:
-        """Split the features of each story into the features of its five images.
+        """Split features [B, 5 R, D] of each story into grids [B, 5, R, D] float32 of its five
+        images.
 
-        Args:
-            features: [B, 5 R, D] features of five images with R regions each.
-            padding_mask: [B, 5 R] bool, True at regions of missing images.
-
-        Returns:
-            Grids [B, 5, R, D] float32, zero at missing images, and a mask [B, 5], True at missing
-                images.
+        ``padding_mask`` [B, 5 R] is True at missing images, whose grids are zero. The second result
+        is a mask [B, 5], True at missing images.
         """
         shape = (len(features), NUM_IMAGES, self.rows_per_image)
         is_padding = padding_mask.view(shape)
@@ -194,9 +168,8 @@ class ImageVectors(nn.Module):
         return grids.masked_fill(is_padding.unsqueeze(-1), 0), is_padding.all(dim=2)
 
     def forward(self, features: Tensor, padding_mask: Tensor) -> tuple[Tensor, Tensor]:
-        """Compute image vectors [B, 5, output_dim], and a mask [B, 5], True at missing images.
-
-        The vectors of missing images are zero. See :meth:`grids` for the arguments.
+        """Compute image vectors [B, 5, output_dim], zero for missing images, and the mask of
+        :meth:`grids`.
         """
         grids, image_padding_mask = self.grids(features, padding_mask)
         if self.non_local is not None:
@@ -214,14 +187,8 @@ class GlocalEncoder(BatchFirstEncoder):
     """Encoder of GLAC, which computes one vector per image from all five images.
 
     Kim et al. 2018, https://arxiv.org/abs/1805.10973; Li et al. 2020, section 3.1. A bidirectional
-    LSTM reads the vectors of all five images, and its output at each image is concatenated with the
-    image's vector. A linear layer maps the concatenation to the "glocal" vector of the image, and a
-    second linear layer maps the glocal vector to the output vector.
-
-    Args:
-        images: Module that computes the vectors of the images.
-        cfg: Config with the encoder's sizes and dropout.
-        output_dim: Dimension of the output vectors.
+    LSTM reads the vectors of all five images. A linear layer maps each image's vector and the
+    LSTM's output to the "glocal" vector, and a second one maps this to the output vector.
     """
 
     def __init__(self, images: ImageVectors, cfg: Any, output_dim: int) -> None:
@@ -243,8 +210,7 @@ class GlocalEncoder(BatchFirstEncoder):
         """Encode features [B, 5 R, D] of five images with R regions each.
 
         ``padding_mask`` is [B, 5 R] bool, True at missing images. Returns a dict of lists of one
-        tensor: ``vectors`` [B, 5, output_dim] and ``image_padding_mask`` [B, 5], True at missing
-        images. The vector of a missing image depends only on the other images.
+        tensor: ``vectors`` [B, 5, output_dim] and ``image_padding_mask`` [B, 5].
         """
         local, image_padding_mask = self.pictures(features, padding_mask)
         glocal = torch.cat([local, self.lstm(local, image_padding_mask)], dim=-1)
@@ -254,35 +220,17 @@ class GlocalEncoder(BatchFirstEncoder):
         return {"vectors": [vectors], "image_padding_mask": [image_padding_mask]}
 
 
-class StoryModel(FairseqEncoderDecoderModel):
+class StoryModel(ImageModel):
     """Base of the models that write a story from five images.
 
     The encoder must return a dict with ``vectors``, the vectors of the images, and
-    ``image_padding_mask``. The state dict contains the provenance (record of dictionary and
-    features).
+    ``image_padding_mask``.
     """
 
     def __init__(self, encoder: BatchFirstEncoder, decoder: FeatureDecoder, task: Any) -> None:
-        super().__init__(encoder, decoder)
-        self.add_module(MODULE_NAME, Provenance.of_task(task))
-
-    def forward(
-        self, features: Tensor, padding_mask: Tensor, prev_output_tokens: Tensor
-    ) -> tuple[Tensor, Optional[dict[str, Optional[Tensor]]]]:
-        """Compute logits [B, T, V] of stories.
-
-        The second result is the same as in the decoder's ``extract_features``: a dict of attention
-        weights, or None.
-
-        Args:
-            features: [B, 5 R, D] features of five images with R regions each.
-            padding_mask: [B, 5 R] bool, True at missing images.
-            prev_output_tokens: [B, T] tokens of the story, the start token first.
-        """
-        return self.decoder(prev_output_tokens, self.encoder(features, padding_mask))
+        super().__init__(encoder, decoder, Provenance.of_task(task))
 
 
 def encoder_output(encoder_out: Optional[dict[str, list[Tensor]]]) -> tuple[Tensor, Tensor]:
-    """Return the tensors ``vectors`` and ``image_padding_mask`` of an encoder's output."""
     assert encoder_out is not None
     return encoder_out["vectors"][0], encoder_out["image_padding_mask"][0]

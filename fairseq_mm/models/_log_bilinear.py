@@ -1,4 +1,4 @@
-"""Defines encoders, decoders and base class of the log-bilinear language models.
+"""Encoders and decoders of the log-bilinear language models.
 
 Every model of the family predicts the vector r of the next word from the context, the n-1 words
 before it, and changes r according to a condition, such as an image. The logits are dot products of
@@ -24,10 +24,9 @@ from typing import Any, Optional
 import torch
 import torch.nn.functional as F
 from fairseq.dataclass import FairseqDataclass
-from fairseq.models import FairseqEncoderDecoderModel
 from torch import Tensor, nn
 
-from fairseq_mm.models._bases import BatchFirstEncoder, FeatureDecoder, LoadStateDictMixin
+from fairseq_mm.models._bases import BatchFirstEncoder, FeatureDecoder
 from fairseq_mm.models._options import option
 from fairseq_mm.models._pooled_features import (
     FeatureScaling,
@@ -35,7 +34,6 @@ from fairseq_mm.models._pooled_features import (
     masked_mean,
     scale_vectors,
 )
-from fairseq_mm.models._provenance import MODULE_NAME, Provenance
 from fairseq_mm.modules.linear import ContextWindow, linear
 
 
@@ -53,16 +51,6 @@ class ContentConfig(LogBilinearConfig):
     feature_dropout: float = option(0.0, "Dropout probability of the feature vector.")
 
 
-class ConditionEncoder(BatchFirstEncoder):
-    """Base of encoders that compute the condition of each position of a sentence.
-
-    A condition is a vector that changes the prediction of a word, such as an image vector. The
-    output is a dict with ``condition``, a list of one tensor [B, P, X]: conditions of dimension X
-    for the positions 0 to P-1. Later positions use the last condition. The list is empty if the
-    model has no condition.
-    """
-
-
 class ContentProjection(nn.Module):
     """Linear map ``W u`` of the content vector u: the mean of the regions' features, scaled."""
 
@@ -74,20 +62,22 @@ class ContentProjection(nn.Module):
         self.dropout = nn.Dropout(cfg.feature_dropout)
 
     def forward(self, features: Tensor, padding_mask: Tensor) -> Tensor:
-        """Average features [B, N, D] of N regions, scale the mean, and project it.
+        """Average features [B, N, D] of N regions, scale the mean, and project it: [B, output_dim].
 
-        The result is [B, output_dim]. ``padding_mask`` is [B, N] bool, True at padding, and False
-        at least once in each row.
+        ``padding_mask`` is [B, N] bool, True at padding, and False at least once in each row.
         """
         content = scale_vectors(masked_mean(features, padding_mask), self.scaling)
         # generation casts the model, but not the batch
         return F.linear(self.dropout(content).to(self.weight.dtype), self.weight)
 
 
-class ContentEncoder(ConditionEncoder):
-    """Encoder whose condition is the projected feature vector of the image, for all words.
+class ContentEncoder(BatchFirstEncoder):
+    """Encoder whose condition, the vector that changes predictions, is the image's projected
+    features.
 
-    A condition is a vector that changes the prediction of a word.
+    The output is a dict with ``condition``, a list of one tensor [B, P, X] for the positions 0 to P
+    - 1 of a sentence; later positions use the last condition. Here P is 1. The list is empty if the
+    model has no condition.
     """
 
     def __init__(self, content: ContentProjection) -> None:
@@ -95,26 +85,15 @@ class ContentEncoder(ConditionEncoder):
         self.content = content
 
     def forward(self, features: Tensor, padding_mask: Tensor) -> dict[str, list[Tensor]]:
-        """Return a dict with ``condition``, a list of one tensor: the projections [B, 1, X].
-
-        X is the output dimension of the projection. See :meth:`ContentProjection.forward` for the
-        arguments.
-        """
         return {"condition": [self.content(features, padding_mask).unsqueeze(1)]}
 
 
 class LogBilinearDecoder(FeatureDecoder):
     """Base of decoders that predict a word from the n-1 (``cfg.context_length``) words before.
 
-    V is the size of the vocabulary; the module's docstring explains R, W^fv and C^(i).
-
-    Args:
-        row_dim: Number of columns of the word table.
-
     Attributes:
-        table: [V, row_dim] table with a row for each word, for input and output: R or the
-            transposed W^fv.
-        output_bias: [V] bias of the logits.
+        table: [V, row_dim] table with a row for each of V words, for input and output: R or the
+            transposed W^fv of the module's docstring.
         context: Matrices C^(i), the matrix of the earliest word first.
         folded: [(n-1) * V, row_dim] precomputed terms that each word adds to the prediction at
             each position of the context; None before :meth:`make_generation_fast_`.
@@ -137,31 +116,23 @@ class LogBilinearDecoder(FeatureDecoder):
         self.register_buffer("folded", None, persistent=False)
 
     def read(self, rows: Tensor) -> Tensor:
-        """Compute the vectors [..., K] of words from their rows [..., row_dim] of the word table.
-
-        K is the dimension of word vectors (``embedding_dim``).
-        """
+        """Compute the vectors [..., K] of words from their rows [..., row_dim] of the table."""
         raise NotImplementedError
 
     def write(self, predicted: Tensor) -> Tensor:
-        """Map predicted word vectors [..., K] linearly to the space of the word table's rows.
-
-        The result is [..., row_dim]; K is the dimension of word vectors (``embedding_dim``).
+        """Map predicted word vectors [..., K] linearly to the space [..., row_dim] of the table's
+        rows.
         """
         raise NotImplementedError
 
     def apply_condition(self, written: Tensor, condition: Tensor) -> Tensor:
-        """Change the predictions ``written`` [B, T, row_dim] by the encoder's conditions.
-
-        ``written`` is the output of :meth:`write`; ``condition`` is [B, T or 1, row_dim].
-        """
+        """Change predictions [B, T, row_dim] by conditions [B, T or 1, row_dim]."""
         raise NotImplementedError
 
     def make_generation_fast_(self, retain_dropout: bool = False, **unused: Any) -> None:
         """Precompute the term that each word adds to the prediction, for each context position.
 
-        fairseq calls this before generation. A prediction is then a sum of precomputed vectors.
-        With ``retain_dropout`` (dropout stays on in generation), nothing is precomputed.
+        A prediction is then a sum of precomputed vectors.
         """
         # Dropout would change the vectors of a context from step to step, so that no table could
         # hold them.
@@ -178,10 +149,8 @@ class LogBilinearDecoder(FeatureDecoder):
         incremental_state: Optional[dict] = None,
         **unused: Any,
     ) -> tuple[Tensor, None]:
-        """Compute features [B, T, row_dim], or [B, 1, row_dim] when decoding incrementally.
-
-        ``row_dim`` is the number of columns of ``table``, the table of word vectors. The second
-        result is None.
+        """Compute features [B, T, row_dim], or [B, 1, row_dim] when decoding incrementally, and
+        None.
         """
         condition = encoder_out["condition"][0] if encoder_out["condition"] else None
         if incremental_state is None:
@@ -208,19 +177,12 @@ class LogBilinearDecoder(FeatureDecoder):
         return self.dropout(features), None
 
     def _with_start(self, tokens: Tensor) -> Tensor:
-        """Prepend n-2 start tokens to words [B, T], so that each word ends a context of n-1 words.
-
-        The result is [B, T + n-2], where n-1 is the length of the context.
-        """
+        """Prepend n-2 start tokens, so that each word [B, T] ends a context of n-1 words."""
         # The first token is the start token, which replaces all words before the sentence.
         return torch.cat([tokens[:, :1].expand(-1, self.context_length - 1), tokens], dim=1)
 
     def _step_window(self, tokens: Tensor, incremental_state: dict) -> tuple[Tensor, Tensor]:
-        """Return the last n-1 words [B, n-1], where n-1 is the length of the context.
-
-        ``tokens`` [B, T] are the words so far; after the first step, only the last word is read.
-        The second result [B] is the index in the sentence of the next word.
-        """
+        """Return the last n-1 words [B, n-1], and the next word's index [B] in the sentence."""
         saved = self.get_incremental_state(incremental_state, self.state_key)
         if saved is None:
             # A first step may have several tokens: a prefix that the caller forces.
@@ -235,14 +197,13 @@ class LogBilinearDecoder(FeatureDecoder):
         return words, place
 
     def output_layer(self, features: Tensor) -> Tensor:
-        """Compute logits [..., V] over the vocabulary from features [..., row_dim]."""
         return F.linear(features, self.table.weight, self.output_bias)
 
 
 class AdditiveDecoder(LogBilinearDecoder):
     """Decoder that adds the condition m to the predicted vector r: ``logits = R (r + m) + b``.
 
-    R is the word table, b the bias (Kiros et al. 2014, arXiv:1411.2539, equations 7 and 8).
+    Kiros et al. 2014, arXiv:1411.2539, equations 7 and 8.
     """
 
     def __init__(self, dictionary: Any, cfg: LogBilinearConfig) -> None:
@@ -261,11 +222,8 @@ class AdditiveDecoder(LogBilinearDecoder):
 class FactoredDecoder(LogBilinearDecoder):
     """Decoder that multiplies F factors of the predicted vector r by the condition g.
 
-    ``logits = (W^fv)' ((W^fk r) * g) + b``, where the transposed W^fv is the word table and b the
-    bias (Kiros et al. 2014, arXiv:1411.2539, equations 9 and 10).
-
-    Attributes:
-        factor_weight: [F, K] matrix W^fk, which maps r, of dimension K, to the factors.
+    ``logits = (W^fv)' ((W^fk r) * g) + b`` (Kiros et al. 2014, arXiv:1411.2539, equations 9 and
+    10). ``factor_weight`` is W^fk, [F, K].
     """
 
     def __init__(self, dictionary: Any, cfg: Any) -> None:
@@ -283,23 +241,3 @@ class FactoredDecoder(LogBilinearDecoder):
 
     def apply_condition(self, written: Tensor, condition: Tensor) -> Tensor:
         return written * condition
-
-
-class LogBilinearModel(LoadStateDictMixin, FairseqEncoderDecoderModel):
-    """Base of the log-bilinear models.
-
-    ``provenance``, the record of dictionary and features, becomes part of the state dict.
-    """
-
-    def __init__(
-        self, encoder: ConditionEncoder, decoder: LogBilinearDecoder, provenance: Provenance
-    ) -> None:
-        super().__init__(encoder, decoder)
-        self.add_module(MODULE_NAME, provenance)
-
-    def forward(self, prev_output_tokens: Tensor, **inputs: Tensor) -> tuple[Tensor, None]:
-        """Compute logits [B, T, V] from words [B, T]; the second result is None.
-
-        All other arguments are passed to the encoder.
-        """
-        return self.decoder(prev_output_tokens, self.encoder(**inputs))

@@ -5,9 +5,9 @@ fairseq evaluates such options as Python. This package parses them as literals, 
 :mod:`fairseq_mm.compat.literals`.
 """
 
-from collections.abc import Collection, Mapping
+import math
 from dataclasses import field
-from typing import Any, Optional
+from typing import Any
 
 from fairseq_mm.compat.literals import parse_literal
 from fairseq_mm.errors import UserError
@@ -17,45 +17,47 @@ from fairseq_mm.errors import UserError
 _SIZES = ("_dim", "_layers", "_heads", "_length", "_positions", "_factors", "slices")
 
 
-def option(default: Any, help: str) -> Any:
-    """Return a dataclass field that fairseq turns into a command-line option."""
-    return field(default=default, metadata={"help": help})
+def option(default: Any, help: str, **limits: Any) -> Any:
+    """Return a dataclass field that fairseq turns into a command-line option.
+
+    Args:
+        **limits: Limits that :func:`check_sizes` checks: ``least``, ``above`` and ``multiple``
+            (numbers), and ``divides`` (the name of the field that the value must divide, unless
+            the value is 0).
+    """
+    return field(default=default, metadata={"help": help, **limits})
 
 
-def check_sizes(
-    config: type,
-    cfg: Any,
-    *,
-    may_be_zero: Collection[str] = (),
-    heads: Optional[Mapping[str, str]] = None,
-) -> None:
-    """Check the options of a model that are sizes, counts or dropout probabilities.
+def check_sizes(config: type, cfg: Any) -> None:
+    """Check the options of a model that are numbers.
+
+    Sizes and counts must be 1 or more and dropout probabilities 0 or more and below 1, unless
+    :func:`option` declares other limits.
 
     Args:
         config: Dataclass of the model; its fields are the options to check.
-        cfg: Config with the values of these options; it may also have other options.
-        may_be_zero: Names of sizes and counts that may be 0; all others must be 1 or more.
-        heads: Dict from the name of a field with a number of heads to the name of the field with
-            the size that this number must divide.
+        cfg: Config with the values of these options; it may lack fields, as in a checkpoint that is
+            older than an option, and have others.
     """
-    # A checkpoint that is older than an option has a config without its field.
-    own = [name for name in config.__dataclass_fields__ if hasattr(cfg, name)]  # type: ignore[attr-defined]
-    for name in own:
-        value = getattr(cfg, name)
-        if name.endswith(_SIZES):
-            least = 0 if name in may_be_zero else 1
-            is_wrong, expected = value < least, f"{least} or more"
-        else:
-            is_wrong = name.endswith("dropout") and value is not None and not 0 <= value < 1
-            expected = "0 or more and below 1"
-        if is_wrong:
-            raise UserError(f"{_option(name)} must be {expected}, but is {value}.")
-    for name, size in (heads or {}).items():
-        if getattr(cfg, size) % getattr(cfg, name):
-            raise UserError(
-                f"{_option(name)} must divide {_option(size)} ({getattr(cfg, size)}), but is "
-                f"{getattr(cfg, name)}."
-            )
+    for name, declared in config.__dataclass_fields__.items():  # type: ignore[attr-defined]
+        value, limits = getattr(cfg, name, None), declared.metadata
+        if type(value) not in (int, float):
+            continue
+        least = limits.get("least", 1 if name.endswith(_SIZES) else -math.inf)
+        above, multiple = limits.get("above", -math.inf), limits.get("multiple")
+        size = limits.get("divides", name)
+        for is_right, expected in (
+            (value >= least, f"{least} or more"),
+            (value > above, f"above {above}"),
+            (not name.endswith("dropout") or 0 <= value < 1, "0 or more and below 1"),
+            (not multiple or value % multiple == 0, f"a multiple of {multiple}"),
+            (
+                size == name or not value or getattr(cfg, size) % value == 0,
+                f"a divisor of {_flag(size)} ({getattr(cfg, size)})",
+            ),
+        ):
+            if not is_right:
+                raise UserError(f"{_flag(name)} must be {expected}, but is {value}.")
 
 
 def check_one_dictionary(task: Any) -> None:
@@ -68,7 +70,7 @@ def check_one_dictionary(task: Any) -> None:
         )
 
 
-def _option(name: str) -> str:
+def _flag(name: str) -> str:
     return f"--{name.replace('_', '-')}"
 
 
@@ -79,52 +81,47 @@ _FLAGS = "True, False or a list of them, such as '[True] + [False] * 5'"
 def parse_layers(text: str, option: str) -> list[tuple[int, int]]:
     """Parse the value of an option as a list of layers, pairs ``(channels, kernel width)``."""
     layers = _parse(text, option, _LAYERS)
-    if not isinstance(layers, list) or not layers:
+    # type() and not isinstance(), because True is an int. The bound refuses sizes that would
+    # exhaust the memory.
+    if (
+        not isinstance(layers, list)
+        or not layers
+        or not all(
+            isinstance(layer, tuple)
+            and len(layer) == 2
+            and all(type(x) is int and 0 < x < 2**20 for x in layer)
+            for layer in layers
+        )
+    ):
         raise _error(text, option, _LAYERS)
-    for layer in layers:
-        is_pair = isinstance(layer, tuple) and len(layer) == 2
-        # type() and not isinstance(), because True is an int. The bound refuses sizes that would
-        # exhaust the memory.
-        if not is_pair or not all(type(x) is int and 0 < x < 2**20 for x in layer):
-            raise _error(text, option, _LAYERS)
     return layers
 
 
 def parse_flags(text: str, option: str, num_layers: int) -> list[bool]:
-    """Parse the value of an option as one flag per layer.
-
-    Args:
-        text: Value of the option: True or False for all layers, or a list of flags.
-    """
+    """Parse True, False or a list of flags, the value of an option, as one flag per layer."""
     flags = _parse(str(text), option, _FLAGS)
     if isinstance(flags, bool):
         return [flags] * num_layers
     if not isinstance(flags, list) or not all(isinstance(flag, bool) for flag in flags):
         raise _error(text, option, _FLAGS)
     if len(flags) != num_layers:
-        raise UserError(
-            f"{option} must have one entry for each of the {num_layers} layers, but {text!r} has "
-            f"{len(flags)}."
-        )
+        raise _error(text, option, f"a list of one entry for each of the {num_layers} layers")
     return flags
 
 
 def parse_flag(text: str, option: str) -> bool:
-    """Parse the value of an option as True or False."""
     flag = _parse(str(text), option, "True or False")
     if not isinstance(flag, bool):
         raise _error(text, option, "True or False")
     return flag
 
 
-def _error(text: str, option: str, expected: str) -> UserError:
-    shown = repr(text) if len(str(text)) <= 100 else f"{str(text)[:100]!r}..."
-    return UserError(f"{option} must be {expected}, but is {shown} instead.")
-
-
 def _parse(text: str, option: str, expected: str) -> Any:
     try:
-        # fairseq evaluates these options as Python, so a checkpoint could run any code.
         return parse_literal(text)
     except ValueError:
         raise _error(text, option, expected) from None
+
+
+def _error(text: str, option: str, expected: str) -> UserError:
+    return UserError(f"{option} must be {expected}, but is {str(text)[:100]!r} instead.")

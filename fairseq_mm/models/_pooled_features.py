@@ -15,7 +15,6 @@ _LEAST_ROOT = 1e-8
 
 
 def feature_scaling_option() -> Any:
-    """Return the dataclass field of the option ``--feature-scaling``."""
     return option(
         "scale",
         "Scaling of the feature vector: to a mean square of one (scale), the same of its "
@@ -24,16 +23,13 @@ def feature_scaling_option() -> Any:
 
 
 def masked_mean(features: Tensor, padding_mask: Tensor) -> Tensor:
-    """Average the features of each image's regions without padding: [B, D] float32.
+    """Average features [B, N, D] of N regions per image without padding: [B, D] float32.
 
-    Args:
-        features: [B, N, D] features of N regions per image, padded along N.
-        padding_mask: [B, N] bool, True at padding; each image has at least one real region.
+    ``padding_mask`` is [B, N] bool, True at padding; each image has at least one real region.
     """
     features = features.float()
     if features.size(1) == 1:
-        # A single region is never padding, so it is the mean.
-        return features[:, 0]
+        return features[:, 0]  # a single region is never padding
     valid_mask = (~padding_mask).unsqueeze(-1)
     return (features * valid_mask).sum(1) / valid_mask.sum(1)
 
@@ -46,13 +42,11 @@ def has_one_region(task: Any) -> bool:
 
 
 def scale_vectors(x: Tensor, scaling: str) -> Tensor:
-    """Scale vectors; zero vectors stay zero.
+    """Scale vectors [..., D] float32; zero vectors stay zero.
 
-    Args:
-        x: [..., D] float32 vectors.
-        scaling: ``scale`` to divide by the root mean square; ``root`` to replace each number by
-            its signed square root, subtract the mean and divide by the root mean square; ``unit``
-            to scale to unit length; ``none`` for no scaling.
+    ``scaling`` is ``scale`` to divide by the root mean square; ``root`` to replace each number by
+    its signed square root, subtract the mean and divide by the root mean square; ``unit`` to scale
+    to unit length; ``none`` for no scaling.
     """
     if scaling == "none":
         return x
@@ -67,5 +61,4 @@ def scale_vectors(x: Tensor, scaling: str) -> Tensor:
             size = size.clamp(min=_LEAST_ROOT)
         x = x.sign() * size.sqrt()
         x = x - x.mean(-1, keepdim=True)
-    # Clamped, so that a zero vector stays zero.
     return x * x.pow(2).mean(-1, keepdim=True).clamp(min=1e-12).rsqrt()

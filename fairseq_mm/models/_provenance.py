@@ -6,7 +6,6 @@ the feature extractor, so that a checkpoint can be used without ``dict.txt``.
 
 import hashlib
 import json
-from collections.abc import Callable
 from typing import Any, Optional
 
 import numpy as np
@@ -40,10 +39,8 @@ def encode_json(content: Any) -> Tensor:
 
 
 def decode_json(state: Tensor) -> Any:
-    """Decode the tensor that :func:`encode_json` returned."""
     try:
-        # a tensor of another layout may be far larger than the file that it comes from; the memory
-        # of this text is bounded by the tensor, which the checkpoint stores byte for byte
+        # a tensor of another layout may be far larger than the file that it comes from
         if not isinstance(state, Tensor) or state.dim() != 1 or not state.is_contiguous():
             raise ValueError
         content = json.loads(state.cpu().numpy().astype(np.uint8).tobytes().decode())
@@ -95,10 +92,6 @@ class Provenance(nn.Module):
 
     @classmethod
     def of_task(cls, task: Any, *, has_source: bool = False) -> "Provenance":
-        """Build the module from the dictionaries and features of a task.
-
-        ``has_source`` is True if the model reads a source text.
-        """
         feature_dim = getattr(task, "feature_dim", 0)
         return cls(
             list_words(task.target_dictionary),
@@ -132,11 +125,8 @@ class Provenance(nn.Module):
     def set_extra_state(self, state: Tensor) -> None:
         """Compare a checkpoint's record of training data with the record of this module.
 
-        Then ``subwords``, ``max_frames`` and ``extractor`` of this module are taken from the
-        checkpoint, if the checkpoint has them.
-
-        Args:
-            state: Record of the checkpoint, encoded by :func:`encode_json`.
+        Then ``subwords``, ``max_frames`` and ``extractor`` are taken from the checkpoint, if it has
+        them.
         """
         saved = decode_provenance(state)
         is_pair = self.source_words is not None
@@ -163,7 +153,14 @@ class Provenance(nn.Module):
             )
         split_by = saved.get("subwords")
         if split_by and self.subwords and not are_same_subwords(split_by, self.subwords):
-            raise _subwords_error(split_by, self.subwords)
+            theirs, ours = (
+                f"{content.get('kind')!r} (fingerprint {_subwords_fingerprint(content)})"
+                for content in (split_by, self.subwords)
+            )
+            raise UserError(
+                f"the checkpoint was trained on subwords of kind {theirs}, but the data folder has "
+                f"{ours}: prepare it with the checkpoint's."
+            )
         self.subwords = split_by or self.subwords
         # models without videos have no max_frames; others truncate videos as in their training
         self.max_frames = saved.get("max_frames", self.max_frames)
@@ -197,10 +194,7 @@ def _dictionary_error(saved: list[str], current: list[str], name: str) -> UserEr
 
 
 def are_same_subwords(one: Optional[dict[str, Any]], other: Optional[dict[str, Any]]) -> bool:
-    """Return True if two states (JSON objects) describe the same subword model.
-
-    None is the state of texts without subwords.
-    """
+    """Return True if two states describe the same subword model; None is no subword model."""
     return _subwords_fingerprint(one or {}) == _subwords_fingerprint(other or {})
 
 
@@ -208,68 +202,45 @@ def _subwords_fingerprint(content: dict[str, Any]) -> str:
     return content.get("fingerprint") or fingerprint([json.dumps(content, sort_keys=True)])
 
 
-def _subwords_error(saved: dict[str, Any], current: dict[str, Any]) -> UserError:
-    theirs, ours = (
-        f"{content.get('kind')!r} (fingerprint {_subwords_fingerprint(content)})"
-        for content in (saved, current)
-    )
-    return UserError(
-        f"the checkpoint was trained on subwords of kind {theirs}, but the data folder has {ours}: "
-        "prepare it with the checkpoint's."
-    )
-
-
-def _is_filler(word: str) -> bool:
-    """Return True if fairseq added the word to fill a dictionary up to a multiple of 8."""
+def _is_filler(word: str) -> bool:  # fairseq fills a dictionary up to a multiple of 8
     return word.startswith("madeupword") and word[len("madeupword") :].isdigit()
 
 
 def decode_provenance(state: Tensor) -> dict[str, Any]:
     """Decode the record of the training data, entry ``STATE_KEY`` of a checkpoint's weights.
 
-    Returns:
-        A dict with the arguments of :class:`Provenance`: ``words``, ``extractor`` and
-        ``feature_dim``; for models that read a text also ``source_words``; for models of visual
-        stories ``rows_per_image``; for models of transcripts and videos ``subwords`` and
-        ``max_frames``.
+    Returns a dict with the arguments of :class:`Provenance`; arguments that are None are left out.
 
     Raises:
-        KeyError: if ``words``, ``extractor`` or ``feature_dim`` is missing, as in checkpoints of
-            earlier versions.
+        KeyError: if ``words``, ``extractor`` or ``feature_dim`` is missing.
     """
     content = decode_json(state)
     if not isinstance(content, dict):
         raise UserError("what a checkpoint carries of its data must be a JSON object.")
     # A checkpoint may come from anywhere, so types are checked before values are used.
-    for name, (is_one, expected) in _TYPES.items():
+    for name, kind in _TYPES.items():
         value = content.get(name)
-        if value is None and name in _NEEDED:
+        if value is None and name in ("words", "extractor", "feature_dim"):
             raise KeyError(name)
-        if value is not None and not is_one(value):
+        is_right = value is None or (type(value) is kind and not (kind is int and value < 0))
+        if not is_right or (kind is list and not all(isinstance(x, str) for x in value or ())):
             raise UserError(
-                f"what the checkpoint carries of its data: `{name}` must be {expected}, but is "
+                f"what the checkpoint carries of its data: `{name}` must be {_NAMES[kind]}, but is "
                 f"{repr(value)[:100]}."
             )
     return content
 
 
-_WORDS = (
-    lambda value: isinstance(value, list) and all(isinstance(word, str) for word in value),
-    "a list of strings",
-)
-# type() and not isinstance(), because True is an int
-_SIZE = (lambda value: type(value) is int and value >= 0, "a number of 0 or more")
-_OBJECT = (lambda value: isinstance(value, dict), "an object")
-_TYPES: dict[str, tuple[Callable[[Any], bool], str]] = {
-    "words": _WORDS,
-    "source_words": _WORDS,
-    "extractor": _OBJECT,
-    "subwords": _OBJECT,
-    "feature_dim": _SIZE,
-    "rows_per_image": _SIZE,
-    "max_frames": _SIZE,
+_NAMES = {list: "a list of strings", dict: "an object", int: "a number of 0 or more"}
+_TYPES = {
+    "words": list,
+    "source_words": list,
+    "extractor": dict,
+    "subwords": dict,
+    "feature_dim": int,
+    "rows_per_image": int,
+    "max_frames": int,
 }
-_NEEDED = ("words", "extractor", "feature_dim")
 # attributes of an extractor that may differ between features that fit together; feature stores
 # name them EXTRACTOR_NOTES
 _NOTES = ("library", "network_config")

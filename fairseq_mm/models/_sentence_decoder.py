@@ -42,7 +42,7 @@ class CurrentImageAttention(nn.Module):
         nn.init.zeros_(self.out_proj.bias)
 
     def prepare(self, vectors: Tensor) -> list[Tensor]:
-        """Project image vectors [B, 5, D] once for all words, to a list of one tensor [B, 5, D]."""
+        """Project image vectors [B, 5, D] once for all words."""
         values = self.value_proj(vectors)
         # The output projection commutes with the selection of a sentence unless weights are
         # dropped, so it then runs on five vectors and not on every word.
@@ -55,10 +55,8 @@ class CurrentImageAttention(nn.Module):
     def forward(
         self, x: Tensor, prepared: list[Tensor], sentences: Tensor, image_padding_mask: Tensor
     ) -> tuple[Tensor, Optional[Tensor]]:
-        """Compute the attention's output [B, T, D] for words x [B, T, D].
-
-        The second result is None, because the attention weights are 1. See
-        :meth:`SentenceLayer.forward` for the other arguments.
+        """Compute the attention's output [B, T, D]; the second result is None, because all weights
+        are 1.
         """
         read = select_sentence_vectors(prepared[0], sentences)
         if self._drops_weights:
@@ -86,7 +84,6 @@ class AllImageAttention(nn.Module):
         nn.init.zeros_(self.out_proj.bias)
 
     def prepare(self, vectors: Tensor) -> list[Tensor]:
-        """Project image vectors [B, 5, D] to a list: keys and values [B, heads, 5, D / heads]."""
         return [
             split_heads(self.key_proj(vectors), self.num_heads),
             split_heads(self.value_proj(vectors), self.num_heads),
@@ -95,11 +92,7 @@ class AllImageAttention(nn.Module):
     def forward(
         self, x: Tensor, prepared: list[Tensor], sentences: Tensor, image_padding_mask: Tensor
     ) -> tuple[Tensor, Optional[Tensor]]:
-        """Compute the attention's output [B, T, D] for words x [B, T, D], and weights [B, T, 5].
-
-        The weights of the five images are means over the heads. See :meth:`SentenceLayer.forward`
-        for the other arguments.
-        """
+        """Compute the output [B, T, D], and weights [B, T, 5], means over the heads."""
         keys, values = prepared
         queries = split_heads(self.query_proj(x), self.num_heads)
         weights = attention_weights(queries, keys, ~image_padding_mask[:, None, None])
@@ -110,14 +103,7 @@ class AllImageAttention(nn.Module):
 class SentenceLayer(nn.Module):
     """Post-norm transformer layer of self-attention, attention to images and feed-forward layer.
 
-    Args:
-        dim: Dimension of input and output.
-        num_heads: Number of heads of the self-attention.
-        inner_dim: Hidden size of the feed-forward layer.
-        dropout: Dropout probability of the outputs of the self-attention, of the attention to
-            images and of the feed-forward layer, and inside the feed-forward layer.
-        attention_dropout: Dropout probability of the weights of the self-attention.
-        images: Attention to images, :class:`CurrentImageAttention` or :class:`AllImageAttention`.
+    ``images`` is :class:`CurrentImageAttention` or :class:`AllImageAttention`.
     """
 
     def __init__(
@@ -146,20 +132,15 @@ class SentenceLayer(nn.Module):
         sentences: Tensor,
         image_padding_mask: Tensor,
     ) -> tuple[Tensor, Optional[Tensor]]:
-        """Compute the layer's output [B, T, D], and attention weights [B, T, 5] of the images.
+        """Compute the layer's output [B, T, D], and attention weights [B, T, 5] of the images or
+        None.
 
         Args:
             x: [B, T, D] input of the layer.
-            attended: [B, T, D] output of the layer's ``self_attention`` for x, which the caller
-                computes.
-            prepared: Image vectors, as projected by the ``prepare`` method of the attention to
-                images.
+            attended: [B, T, D] output of the layer's ``self_attention`` for x.
+            prepared: Image vectors, as projected by the attention to images.
             sentences: [B, T] index of each word's sentence, from 0.
             image_padding_mask: [B, 5] bool, True at missing images.
-
-        Returns:
-            Output, and attention weights; None instead of weights if words attend to a single
-                image.
         """
         x = self.self_attention_norm(x + self.dropout(attended))
         context, weights = self.pictures(x, prepared, sentences, image_padding_mask)
@@ -172,10 +153,8 @@ class SentenceDecoder(FeatureDecoder):
 
     Args:
         separator: Index of the token that separates sentences.
-        sees_all_images: True if words attend to all images; False if they attend only to the image
-            of their sentence.
-        encodes_sentence: True to add an encoding of the sentence's index to each word, in addition
-            to the encoding of its position in the sentence.
+        sees_all_images: True if words attend to all images; False if only to their sentence's.
+        encodes_sentence: True to add an encoding of the sentence's index to each word.
     """
 
     def __init__(
@@ -258,12 +237,10 @@ class SentenceDecoder(FeatureDecoder):
         super().upgrade_state_dict_named(state_dict, name)
 
     def encoding(self, sentences: Tensor, positions: Tensor) -> Tensor:
-        """Compute the sinusoidal encodings of words' positions, [..., D] float32.
+        """Compute the sinusoidal encodings [..., D] float32 of words at ``positions`` in
+        ``sentences``.
 
-        Args:
-            sentences: [...] index of each word's sentence, from 0. The index is encoded only if the
-                attribute ``encodes_sentence`` is True.
-            positions: [...] position of each word in its sentence, from 0.
+        Both are [...], counted from 0; the sentence is encoded only with ``encodes_sentence``.
         """
         dim = self.embedding.embedding_dim
         encoding = sinusoids(positions, dim)
@@ -283,11 +260,7 @@ class SentenceDecoder(FeatureDecoder):
     def _step(
         self, tokens: Tensor, vectors: Tensor, image_padding_mask: Tensor, incremental_state: dict
     ) -> tuple[Tensor, dict[str, Optional[Tensor]]]:
-        """Compute the results of :meth:`extract_features` for one new word per row, ``tokens`` [B].
-
-        ``vectors`` [B, 5, D] are the image vectors, and ``image_padding_mask`` [B, 5] is True at
-        missing images.
-        """
+        """Compute :meth:`extract_features` for one new word per row, ``tokens`` [B]."""
         saved = self.get_incremental_state(incremental_state, STATE)
         before = None if saved is None else (saved["sentence"], saved["position"])
         sentence, position = next_positions(before, tokens, self.separator)

@@ -1,8 +1,6 @@
-"""Builds and loads the parts of a convolutional story model.
+"""Builds and loads the parts of a convolutional story model: encoder and trunk.
 
-The parts are the encoder and the trunk, which is the decoder without its output layer. A fusion
-model has an encoder and a trunk that are trained, and a frozen encoder and trunk from a pretrained
-checkpoint.
+A fusion model has both of them twice: trained, and frozen from a pretrained checkpoint.
 """
 
 from typing import Any, NamedTuple
@@ -12,7 +10,7 @@ from torch import Tensor, nn
 
 from fairseq_mm.compat.model_folders import load_checkpoint
 from fairseq_mm.errors import UserError
-from fairseq_mm.models._conv_encoder import ConvEncoder
+from fairseq_mm.models._conv_decoder import ConvEncoder
 from fairseq_mm.models._conv_trunk import ConvTrunk
 from fairseq_mm.models._options import parse_flag, parse_flags, parse_layers
 from fairseq_mm.models._provenance import STATE_KEY, Provenance, decode_json, encode_json
@@ -35,8 +33,7 @@ PART_OPTIONS = (
 class StoryParts(NamedTuple):
     """Encoder and trunk (decoder without output layer) of a story model.
 
-    Attributes:
-        masks_padding: True if padding of the prompt gets no attention.
+    With ``masks_padding``, padding of the prompt gets no attention.
     """
 
     encoder: ConvEncoder
@@ -45,13 +42,7 @@ class StoryParts(NamedTuple):
 
 
 def build_parts(options: Any, source_dictionary: Any, target_dictionary: Any) -> StoryParts:
-    """Build the encoder and the trunk (decoder without output layer) of a story model.
-
-    Args:
-        options: Object with the attributes that ``PART_OPTIONS`` lists.
-        source_dictionary: Dictionary of the prompts.
-        target_dictionary: Dictionary of the stories.
-    """
+    """Build encoder and trunk from ``options``, an object with the attributes ``PART_OPTIONS``."""
     if options.encoder_embed_dim != options.decoder_embed_dim:
         raise UserError(
             f"--encoder-embed-dim ({options.encoder_embed_dim}) and --decoder-embed-dim "
@@ -64,35 +55,19 @@ def build_parts(options: Any, source_dictionary: Any, target_dictionary: Any) ->
         parse_layers(options.encoder_layers, "--encoder-layers"),
         embed_dim=options.encoder_embed_dim,
         dropout=options.dropout,
-        table_rows=_table_rows(options.max_source_positions, "--max-source-positions"),
+        table_rows=options.max_source_positions,
         num_attention_layers=attending,
     )
     return StoryParts(encoder, trunk, str(options.compat) != "released")
 
 
 def build_trunk(options: Any, dictionary: Any, *, has_source: bool = True) -> ConvTrunk:
-    """Build the trunk (decoder without output layer) of a story model or language model.
-
-    Args:
-        options: Object with the attributes that ``PART_OPTIONS`` lists for the decoder.
-        dictionary: Dictionary of the texts that the model writes.
-        has_source: False for a language model, which attends to no prompt.
-    """
-    for name, is_wrong in (
-        ("decoder_embed_dim", options.decoder_embed_dim < 1),
-        ("decoder_out_embed_dim", options.decoder_out_embed_dim < 1),
-        ("dropout", not 0 <= options.dropout < 1),
-    ):
-        if is_wrong:
-            raise UserError(f"--{name.replace('_', '-')} cannot be {getattr(options, name)}.")
+    """Build the trunk of a story model, or of a language model, which attends to no prompt."""
     layers = parse_layers(options.decoder_layers, "--decoder-layers")
     attends = [False] * len(layers)
     if has_source:
         attends = parse_flags(options.decoder_attention, "--decoder-attention", len(layers))
-        _check_heads(options, "multihead_attention_nheads")
     self_attention = parse_flags(options.self_attention, "--self-attention", len(layers))
-    if any(self_attention):
-        _check_heads(options, "multihead_self_attention_nheads")
     return ConvTrunk(
         len(dictionary),
         dictionary.pad(),
@@ -100,7 +75,7 @@ def build_trunk(options: Any, dictionary: Any, *, has_source: bool = True) -> Co
         embed_dim=options.decoder_embed_dim,
         out_dim=options.decoder_out_embed_dim,
         dropout=options.dropout,
-        table_rows=_table_rows(options.max_target_positions, "--max-target-positions"),
+        table_rows=options.max_target_positions,
         source_attention=attends,
         source_heads=options.multihead_attention_nheads if has_source else 1,
         self_attention=self_attention,
@@ -108,22 +83,6 @@ def build_trunk(options: Any, dictionary: Any, *, has_source: bool = True) -> Co
         is_gated=parse_flag(options.gated_attention, "--gated-attention"),
         is_multi_scale=parse_flag(options.downsample, "--downsample"),
     )
-
-
-def _check_heads(options: Any, name: str) -> None:
-    heads, width = getattr(options, name), options.decoder_embed_dim
-    if heads < 1 or width % heads:
-        raise UserError(
-            f"--{name.replace('_', '-')} must divide --decoder-embed-dim ({width}), but is {heads}."
-        )
-
-
-def _table_rows(rows: Any, option: str) -> int:
-    # Two rows of the table belong to padding and to the symbol before it (fairseq numbers positions
-    # from padding_idx + 1).
-    if rows is None or rows < 3:
-        raise UserError(f"{option} must be 3 or more, but is {rows} instead.")
-    return int(rows)
 
 
 class FrozenOptions(nn.Module):
@@ -143,10 +102,7 @@ class FrozenOptions(nn.Module):
 
 
 def part_options(cfg: Any) -> dict[str, Any]:
-    """Return the options of a config that ``PART_OPTIONS`` lists.
-
-    The result is a dict from names to numbers or strings.
-    """
+    """Return the options ``PART_OPTIONS`` of a config as a dict of numbers and strings."""
     values = {name: getattr(cfg, name) for name in PART_OPTIONS}
     # OmegaConf nodes and enums become plain text, because the options are stored as JSON.
     return {k: v if isinstance(v, (int, float)) else str(v) for k, v in values.items()}
@@ -155,13 +111,9 @@ def part_options(cfg: Any) -> dict[str, Any]:
 def load_pretrained(file: str, model_class: type, provenance: Provenance) -> dict[str, Any]:
     """Load the checkpoint of a trained story model that will be the frozen part of a fusion model.
 
-    Args:
-        file: Path of the checkpoint.
-        model_class: Class that the model must have.
-        provenance: Record of the dictionaries that the model must have been trained with.
-
-    Returns:
-        A dict with ``options``, the result of :func:`part_options`, and ``model``, the state dict.
+    The model must be a ``model_class`` and have been trained with the dictionaries of
+    ``provenance``. Returns a dict with ``options``, the result of :func:`part_options`, and
+    ``model``, the state dict.
     """
     try:
         state = load_checkpoint(file)
@@ -187,10 +139,7 @@ def load_pretrained(file: str, model_class: type, provenance: Provenance) -> dic
 
 
 def copy_weights(module: nn.Module, weights: dict[str, Tensor], prefix: str) -> None:
-    """Load the weights whose names begin with ``prefix`` into a module.
-
-    The prefix is removed from the names. The remaining names must belong to the module.
-    """
+    """Load the weights whose names begin with ``prefix`` into a module, without the prefix."""
     own = {name[len(prefix) :]: x for name, x in weights.items() if name.startswith(prefix)}
     # strict, because a missing weight would leave a random layer in a model that is never trained.
     module.load_state_dict(own, strict=True)

@@ -1,11 +1,14 @@
-"""Defines encoder and decoder of VG-BART: fairseq's BART with video fusions after some layers.
+"""Encoder and decoder of VG-BART: fairseq's BART with video fusions after some layers.
 
+fairseq's generator copies the encoder's output for every beam, and again when beams are reordered.
+Here it is stored once per example (item), and each beam (row) has the index of its item.
 :func:`share_beams` speeds up generation with fairseq's own BART, the text-only baseline.
 """
 
 from typing import Any, Optional
 
 import torch
+import torch.nn.functional as F
 from fairseq.models.bart import BARTModel
 from fairseq.models.transformer import (
     TransformerDecoder,
@@ -20,16 +23,10 @@ from fairseq.modules.transformer_layer import (
 from torch import Tensor, nn
 
 from fairseq_mm.errors import UserError
-from fairseq_mm.models._shared_memory import (
-    ROWS,
-    EncoderOut,
-    SharedMemory,
-    get_rate,
-    reorder_items,
-)
+from fairseq_mm.models._bases import EncoderOut
 from fairseq_mm.models._video_guided import VideoReader, numbered
-from fairseq_mm.modules.attention import attend
-from fairseq_mm.modules.decoding_caches import BeamCache
+from fairseq_mm.modules.attention import attend, attention_weights, merge_heads, split_heads
+from fairseq_mm.modules.decoding_caches import BeamCache, group_rows, select_rows
 from fairseq_mm.modules.packed_weights import shrink_cached
 from fairseq_mm.modules.video_fusion import FusionTrace
 
@@ -41,6 +38,127 @@ DUPLICATES = tuple(
     for name in ("in_proj", "out_proj", "fc1", "fc2")
     for kind in ("weight", "bias")
 )
+ROWS = "rows"  # entry of the encoder's output: index of the example of each row (beam)
+
+
+def reorder_items(encoder_out: EncoderOut, new_order: Tensor, num_items: int) -> EncoderOut:
+    """Reorder the rows (beams) of an encoder output without copying its large tensors.
+
+    The entry ``rows`` is a list of one tensor, the index of each row's item, or empty if row i is
+    item i.
+    """
+    before = encoder_out[ROWS]
+    rows = before[0] if before else torch.arange(num_items, device=new_order.device)
+    return {**encoder_out, ROWS: [rows.index_select(0, new_order)]}
+
+
+def get_rate(dropout: Any) -> float:
+    """Return the current rate of a dropout module; in evaluation 0 without ``--retain-dropout``."""
+    return dropout.p if dropout.training or dropout.apply_during_inference else 0.0
+
+
+class SharedMemory:
+    """Encoded text and projected frames of each item (example), for the rows (beams) of a decoder.
+
+    If all items have the same number of neighbouring rows, each item is stored once. Otherwise each
+    item is copied for each of its rows, and every copy counts as an item.
+
+    Args:
+        text: [S, B, C] encoded text of B items.
+        text_mask: [B, S] bool, True at padding.
+        projected: Dict from the number of a layer with video fusion to its projected frames,
+            tensors [B, ...], see :meth:`VideoFusion.project`.
+        video_mask: [B, M] bool, True at padded frames; None if all frames are attended to.
+        rows: [R] index of each row's item; None if row i is item i.
+
+    Attributes:
+        size: Number of rows (beams) per stored item.
+        keys_values: For each layer, from 0, keys and values [B, heads, S, head_dim] of the text.
+    """
+
+    def __init__(
+        self,
+        text: Tensor,
+        text_mask: Tensor,
+        projected: dict[str, tuple[Tensor, ...]],
+        video_mask: Optional[Tensor],
+        rows: Optional[Tensor] = None,
+    ) -> None:
+        self.text = text
+        self.text_mask = text_mask
+        self.projected = projected
+        self.video_mask = video_mask
+        self.size = 1
+        # Computed by the first step: training needs none, and would wait for the device.
+        self._step_mask: Optional[Tensor] = None
+        self.keys_values: dict[int, tuple[Tensor, Tensor]] = {}
+        if rows is not None:
+            self._assign(rows)
+
+    def reorder(self, new_order: Tensor) -> Optional[Tensor]:
+        """Change the order of the rows (beams): the new row i continues the old row
+        ``new_order[i]``.
+
+        Returns for each item that is stored now its index before the call; None if none changed.
+        """
+        # A row belongs to item row // size, because the rows of an item are neighbours.
+        return self._assign(torch.div(new_order, self.size, rounding_mode="floor"))
+
+    def fuse(self, fusion: nn.Module, number: str, x: Tensor, trace: Any = None) -> Tensor:
+        """Fuse the words [R, T, C] of R rows (beams) with the frames of their items: [R, T, C]."""
+        # The rows of an item become several queries to one set of frames.
+        grouped = x.reshape(-1, self.size * x.size(1), x.size(2))
+        fused = fusion(grouped, self.projected[number], self.video_mask, trace)
+        return fused.view_as(x)
+
+    def attend(
+        self, attention: Any, layer: int, x: Tensor, *, need_weights: bool
+    ) -> tuple[Tensor, Optional[Tensor]]:
+        """Attend from each row (beam), x [R, C], to the text of its item.
+
+        Args:
+            attention: Attention module of fairseq, ``encoder_attn`` of the layer.
+            layer: Number of the layer, from 0; keys and values are computed at its first call.
+
+        Returns:
+            [R, C] output of the attention, and the weights [R, heads, S] if they are needed.
+        """
+        heads = attention.num_heads
+        if layer not in self.keys_values:
+            text = self.text.transpose(0, 1)  # [B, S, C]
+            keys, values = (
+                shrink_cached(split_heads(project(text), heads).contiguous(), project.weight)
+                for project in (attention.k_proj, attention.v_proj)
+            )
+            self.keys_values[layer] = keys, values
+            if bool(self.text_mask.any()):
+                self._step_mask = ~self.text_mask[:, None, None]
+        keys, values = self.keys_values[layer]
+        # the rows of an item are several queries to one text: [B, rows, C] -> [B, heads, rows, D]
+        query = split_heads(attention.q_proj(x).view(len(keys), self.size, -1), heads)
+        mask = self._step_mask
+        dropout = get_rate(attention.dropout_module)
+        weights = None
+        if need_weights:
+            weights = attention_weights(query, keys, mask)
+            attended = torch.matmul(F.dropout(weights, dropout).to(values.dtype), values)
+            attended = attended.to(x.dtype)
+            weights = weights.transpose(1, 2).flatten(0, 1)
+        else:
+            attended = attend(query, keys, values, mask, dropout=dropout)
+        return attention.out_proj(merge_heads(attended).reshape(x.shape)), weights
+
+    def _assign(self, rows: Tensor) -> Optional[Tensor]:
+        items, self.size = group_rows(rows, len(self.text_mask))
+        if items is None:
+            return None
+        self.text = self.text.index_select(1, items)
+        self.text_mask = self.text_mask.index_select(0, items)
+        self.projected = select_rows(self.projected, items)
+        self.keys_values = select_rows(self.keys_values, items)
+        self._step_mask = select_rows(self._step_mask, items)
+        self.video_mask = select_rows(self.video_mask, items)
+        return items
 
 
 class _EncoderLayer(TransformerEncoderLayerBase):
@@ -55,13 +173,6 @@ class _EncoderLayer(TransformerEncoderLayerBase):
         encoder_padding_mask: Optional[Tensor],
         attn_mask: Optional[Tensor] = None,
     ) -> Tensor:
-        """Compute the layer: [S, B, C] -> [S, B, C].
-
-        Args:
-            x: [S, B, C] states of S tokens, C channels.
-            encoder_padding_mask: [B, S] bool, True at padding; None for no padding.
-            attn_mask: Mask of fairseq's layer, with which fairseq's method is called.
-        """
         if attn_mask is not None or torch.is_grad_enabled():
             return super().forward(x, encoder_padding_mask, attn_mask)
         before, own = self.normalize_before, self.self_attn
@@ -80,10 +191,7 @@ class _EncoderLayer(TransformerEncoderLayerBase):
 
 
 def let_layers_use_packed_weights(encoder: TransformerEncoder) -> None:
-    """Replace the class of the plain layers of an encoder of fairseq; their state stays the same.
-
-    Other layers, such as those that fairscale has wrapped, do not change.
-    """
+    """Replace the class of the plain layers of fairseq's encoder; their state stays the same."""
     for layer in encoder.layers:
         is_plain = type(layer) in (TransformerEncoderLayer, TransformerEncoderLayerBase)
         # attributes of some versions of fairseq
@@ -96,10 +204,6 @@ class VgBartEncoder(TransformerEncoder):
     """Encoder of fairseq's BART with video fusions after some layers.
 
     Args:
-        args: Options of fairseq's BART.
-        dictionary: Dictionary of the transcripts.
-        embed_tokens: Word embedding.
-        video: Module that encodes the features of frames for the fusions.
         fusions: Module dict from the number of a layer, counted from 1, to the
             :class:`VideoFusion` after this layer.
         gives_video: True to return the encoded frames, which a decoder with fusions needs.
@@ -141,19 +245,16 @@ class VgBartEncoder(TransformerEncoder):
 
         Args:
             src_tokens: [B, S] transcripts, padded on either side.
-            src_lengths: Not used.
             features: [B, M, D] frames, padded at the end.
             padding_mask: [B, M] bool, True at padding; None for no padding.
             trace: Record to which the fusions append their attention weights and gates, in the
                 order of the layers; None for no record.
-            **unused: Arguments that fairseq passes to other models.
 
         Returns:
-            A dict of lists: ``encoder_out`` [S, B, C], states of C channels;
-                ``encoder_padding_mask`` [B, S] bool; ``video`` [B, M, D], empty if the decoder has
-                no fusions; ``video_padding_mask`` [B, M] bool, empty if all frames are attended to;
-                ``rows``, the index of the example of each row (beam), empty until
-                :meth:`reorder_encoder_out` is called.
+            A dict of lists: ``encoder_out`` [S, B, C]; ``encoder_padding_mask`` [B, S] bool;
+                ``video`` [B, M, D], empty if the decoder has no fusions; ``video_padding_mask``
+                [B, M] bool, empty if all frames are attended to; ``rows``, the index of the example
+                of each row (beam), empty until :meth:`reorder_encoder_out` is called.
         """
         if src_tokens.size(1) > self.max_positions():
             raise UserError(
@@ -195,16 +296,9 @@ class VgBartEncoder(TransformerEncoder):
 
 
 class VgBartDecoder(TransformerDecoder):
-    """Decoder of fairseq's BART with video fusions after some layers.
+    """Decoder of fairseq's BART with video fusions after some layers, see :class:`VgBartEncoder`.
 
     The beams of an example share the keys and values of its transcript and video.
-
-    Args:
-        args: Options of fairseq's BART.
-        dictionary: Dictionary of the summaries.
-        embed_tokens: Word embedding.
-        fusions: Module dict from the number of a layer, counted from 1, to the
-            :class:`VideoFusion` after this layer.
     """
 
     def __init__(
@@ -225,23 +319,10 @@ class VgBartDecoder(TransformerDecoder):
     ) -> tuple[Tensor, dict[str, list[Optional[Tensor]]]]:
         """Compute features [R, T, C], or [R, 1, C] when decoding incrementally.
 
-        R is the number of rows, one for each beam of each example; C is the dimension of the
-        decoder.
-
-        Args:
-            prev_output_tokens: [R, T] words so far, the start token first.
-            encoder_out: Output of the encoder.
-            incremental_state: fairseq's state of incremental decoding; None to compute all steps.
-            full_context_alignment: True to let words see later words.
-            alignment_layer: Index, from 0, of the layer whose attention to the transcript is
-                returned; None for the last layer.
-            alignment_heads: Number of heads whose attention is averaged; None for all heads.
-            trace: Record to which the fusions append their attention weights and gates, in the
-                order of the layers; None for no record.
-
-        Returns:
-            Features, and a dict with ``attn``: a list of one tensor, the attention weights
-                [R, T, S] of S tokens of the transcript.
+        R is the number of rows, one for each beam of each example. The second result is a dict with
+        ``attn``, a list of one tensor: the weights [R, T, S] of the transcript's S tokens. The
+        arguments are fairseq's, and ``trace``, to which the fusions append their attention weights
+        and gates.
         """
         assert encoder_out is not None
         if incremental_state is not None:
@@ -292,7 +373,6 @@ class VgBartDecoder(TransformerDecoder):
         alignment_layer: Optional[int],
         alignment_heads: Optional[int],
     ) -> tuple[Tensor, dict[str, list[Optional[Tensor]]]]:
-        """Compute the features [R, 1, C] of the last token, see :meth:`extract_features`."""
         positions = self.embed_positions(prev_output_tokens, incremental_state=incremental_state)
         x = self.embed_scale * self.embed_tokens(prev_output_tokens[:, -1]) + positions[:, -1]
         if self.layernorm_embedding is not None:
@@ -335,11 +415,7 @@ class VgBartDecoder(TransformerDecoder):
     def reorder_incremental_state_scripting(
         self, incremental_state: dict, new_order: Tensor
     ) -> None:
-        """Reorder the rows (beams) of the decoding state.
-
-        Keys and values are stored once per example, so they are copied only if an example was
-        removed or moved.
-        """
+        # Keys and values are stored once per example, so they are copied only if one was removed.
         memory: Any = self.get_incremental_state(incremental_state, STATE)
         cache: Any = self.get_incremental_state(incremental_state, CACHE)
         if cache is not None:
@@ -402,18 +478,14 @@ class _SharedEncoder(TransformerEncoder):
 
 
 def _is_plain(module: nn.Module, values: dict[str, Any]) -> bool:
-    """Return True if no attribute of a module differs from ``values`` (name -> value)."""
     return all(getattr(module, name, value) == value for name, value in values.items())
 
 
 def share_beams(model: nn.Module) -> None:
     """Let fairseq's BART generate with the decoding steps of VG-BART, see :class:`VgBartDecoder`.
 
-    The beams of an example then share the keys and values of its source. Texts and scores stay the
-    same. Other models, and a BART with options that VG-BART lacks, do not change.
-
-    Args:
-        model: Model in evaluation mode, which is not trained afterwards.
+    Texts and scores stay the same. Other models, and a BART with options that VG-BART lacks, do not
+    change. The model must be in evaluation mode and is not trained afterwards.
     """
     if type(model) is not BARTModel:
         return

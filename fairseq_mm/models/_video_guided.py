@@ -1,5 +1,6 @@
 """Defines options, checks and modules of the video fusion that VG-BART and VG-T5 share."""
 
+import logging
 import math
 import re
 from argparse import Namespace
@@ -12,28 +13,20 @@ from fairseq.dataclass import ChoiceEnum, FairseqDataclass
 from torch import Tensor, nn
 
 from fairseq_mm.errors import UserError
-from fairseq_mm.models._options import check_sizes, option
+from fairseq_mm.models._options import option
 from fairseq_mm.modules.positions import sinusoids
 from fairseq_mm.modules.transformer_layer import TransformerEncoderLayer
 from fairseq_mm.modules.video_fusion import KINDS, VideoFusion
+
+logger = logging.getLogger(__name__)
 
 
 class VideoTransformerEncoder(nn.Module):
     """Transformer encoder of the feature vectors of a video's frames (Yu et al. 2021, section 3.2).
 
-    The input of the first layer is ``sqrt(dim) * frame + sinusoid of the frame's position``.
-
-    Args:
-        dim: Dimension of a frame's feature vector and of the layers.
-        num_layers: Number of layers; 4 in the paper.
-        num_heads: Number of heads, a divisor of ``dim``; 8 in the paper.
-        ffn_dim: Inner dimension of the feed-forward layers; 2048 in the paper.
-        dropout: Dropout of the input and in the layers.
-        attention_dropout: Dropout of the attention weights; None for ``dropout``, as in PyTorch's
-            ``nn.TransformerEncoderLayer``.
-
-    Raises:
-        ValueError: if ``num_heads`` does not divide ``dim``.
+    The input of the first layer is ``sqrt(dim) * frame + sinusoid of the frame's position``. The
+    paper has 4 layers of 8 heads and an ``ffn_dim`` of 2048. Without ``attention_dropout``, the
+    dropout of attention weights is ``dropout``.
     """
 
     def __init__(
@@ -46,8 +39,6 @@ class VideoTransformerEncoder(nn.Module):
         attention_dropout: Optional[float] = None,
     ) -> None:
         super().__init__()
-        if dim % num_heads:
-            raise ValueError(f"`num_heads` must divide `dim` ({dim}), but is {num_heads} instead.")
         if attention_dropout is None:
             attention_dropout = dropout
         self.layers = nn.ModuleList(
@@ -57,16 +48,14 @@ class VideoTransformerEncoder(nn.Module):
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, features: Tensor, padding_mask: Tensor) -> Tensor:
-        """Encode the frames' features [B, M, dim], padded at the end.
+        """Encode the frames' features [B, M, dim]; the shape does not change.
 
-        The shape does not change; values at padding are undefined. ``padding_mask`` is [B, M] bool,
-        True at padding; at least one frame of each video is real.
+        ``padding_mask`` is [B, M] bool, True at padding; values at padding are undefined.
         """
         M, D = features.shape[1:]
         frames = torch.arange(M, device=features.device)
         # Sines and cosines come in pairs; features of an odd dimension take one channel less.
         positions = sinusoids(frames, D + D % 2)[:, :D].to(features.dtype)
-        # The released code multiplies by sqrt(2048), the dimension of its features.
         x = self.dropout(features * math.sqrt(D) + positions)
         attention_mask = ~padding_mask[:, None, None]
         for layer in self.layers:
@@ -85,23 +74,33 @@ ADDED = "added"
 
 
 def mark_added(module: nn.Module) -> None:
-    """Set the attribute ``param_group = "added"`` on each parameter of a module.
-
-    A pretrained BART or T5 lacks these parameters; the attribute lets them have another learning
-    rate.
-    """
+    """Mark the parameters of a module, so that they can have another learning rate."""
     for parameter in module.parameters():
-        # An attribute of the parameter itself stays when it is moved or cast, and does not depend
-        # on its name.
         parameter.param_group = ADDED  # type: ignore[attr-defined]
+
+
+def add_missing_weights(model: nn.Module, weights: dict[str, Tensor]) -> bool:
+    """Add the parameters of the video fusion to the weights of a text-only backbone, in place.
+
+    They keep their initial values in ``model``. Returns False for weights that have them.
+    """
+    added = {
+        name: parameter.detach()
+        for name, parameter in model.named_parameters()
+        if getattr(parameter, "param_group", None) == ADDED
+    }
+    # One added parameter proves that the checkpoint is no text-only backbone. If others are
+    # missing, PyTorch reports them.
+    if added.keys() & weights.keys():
+        return False
+    logger.info(f"a text-only checkpoint: {len(added)} added tensors keep their initial values")
+    weights.update(added)
+    return True
 
 
 @dataclass
 class VideoGuidedConfig(FairseqDataclass):
-    """Options of the video fusion. The defaults are the best system of Yu et al. 2021, Table 2.
-
-    This system has multi-head attention, a forget gate and a transformer over the frames (VTF).
-    """
+    """Options of the video fusion. The defaults are the best system of Yu et al. 2021, Table 2."""
 
     fusion: FusionKind = option(
         "multi_head",
@@ -124,6 +123,8 @@ class VideoGuidedConfig(FairseqDataclass):
         0,
         f"Number of heads of multi_head fusion (0: {RELEASED_HEADS} with --compat released, "
         f"else {HEADS}, or fewer where {HEADS} do not divide --fusion-dim).",
+        least=0,
+        divides="fusion_dim",
     )
     fusion_output_projection: OnOff = option(
         "on",
@@ -136,7 +137,7 @@ class VideoGuidedConfig(FairseqDataclass):
         "parameter that is initially 0.",
     )
     video_encoder_layers: int = option(
-        4, "Number of layers of the transformer over the frames (VTF); 0 for none."
+        4, "Number of layers of the transformer over the frames (VTF); 0 for none.", least=0
     )
     video_encoder_heads: int = option(8, "Number of attention heads of the VTF.")
     video_encoder_ffn_dim: int = option(2048, "Dimension of the VTF's feed-forward layers.")
@@ -154,21 +155,7 @@ class VideoGuidedConfig(FairseqDataclass):
 
 
 def check_video_guided(cfg: Any, *, video_dim: int) -> None:
-    """Check the options of the video fusion.
-
-    Args:
-        cfg: Config with the fields of :class:`VideoGuidedConfig` and the numbers of layers of BART
-            or T5, ``encoder_layers`` and ``decoder_layers``.
-        video_dim: Dimension of the features; 0 if the task has no features.
-    """
-    heads = {"fusion_heads": "fusion_dim"} if str(cfg.fusion) == "multi_head" else {}
-    numeric = {
-        name: getattr(cfg, name)
-        for name in VideoGuidedConfig.__dataclass_fields__
-        if not isinstance(getattr(cfg, name), str)
-    }
-    sizes = Namespace(**numeric)
-    check_sizes(VideoGuidedConfig, sizes, may_be_zero=["video_encoder_layers"], heads=heads)
+    """Check the options of the video fusion; ``video_dim`` is 0 if the task has no features."""
     layers = _parse_fusion_layers(cfg)
     for is_wrong, message in (
         (
@@ -181,7 +168,7 @@ def check_video_guided(cfg: Any, *, video_dim: int) -> None:
             "--compat released must be without --fusion-decoder-layers: the released code has no "
             "fusion there, and a softmax over the text's positions would see the words to come.",
         ),
-        (video_dim < 1, "the task gives no features of videos, which this --arch reads."),
+        (video_dim < 1, "this --arch reads features of videos, but the task gives none."),
         (
             cfg.video_encoder_layers and video_dim % cfg.video_encoder_heads,
             f"--video-encoder-heads must divide the feature dimension {video_dim}, but is "
@@ -205,7 +192,6 @@ def _parse_fusion_layers(cfg: Any) -> dict[str, list[int]]:
 
 
 def _parse_layer_numbers(text: Optional[str], flag: str, num_layers: int) -> list[int]:
-    """Parse the value of the option ``flag``: ``5,6`` is [5, 6]; empty text or ``none`` is []."""
     text = (text or "").strip()
     if text in ("", "none"):
         return []
@@ -226,17 +212,13 @@ def is_released(cfg: Any) -> bool:
 def complete_video_guided(config: type, cfg: Any) -> Namespace:
     """Return a copy of a model's options, in which ``fusion_heads`` 0 is replaced by the default.
 
-    Args:
-        config: Dataclass of the model, a subclass of :class:`VideoGuidedConfig`.
-        cfg: Values of the fields of ``config``.
+    ``config`` is the dataclass of the model, a subclass of :class:`VideoGuidedConfig`.
     """
     fields = config.__dataclass_fields__  # type: ignore[attr-defined]
     completed = Namespace(**{name: getattr(cfg, name) for name in fields})
     if not completed.fusion_heads:
         most = RELEASED_HEADS if is_released(completed) else HEADS
         dim = completed.fusion_dim
-        # The largest number up to four that divides the dimension, so that small models need no
-        # option.
         completed.fusion_heads = next(heads for heads in range(most, 0, -1) if dim % heads == 0)
     return completed
 
@@ -244,14 +226,8 @@ def complete_video_guided(config: type, cfg: Any) -> Namespace:
 def build_fusions(cfg: Any, *, text_dim: int, video_dim: int) -> dict[str, nn.ModuleDict]:
     """Build a :class:`VideoFusion` for each layer that the options name.
 
-    Args:
-        cfg: Config with the fields of :class:`VideoGuidedConfig`.
-        text_dim: Dimension of the layers' outputs.
-        video_dim: Dimension of the frames.
-
-    Returns:
-        A dict with the keys ``encoder`` and ``decoder``. Each value is a module dict from the
-        number of a layer, as a string, to the fusion after this layer.
+    Returns a dict with the keys ``encoder`` and ``decoder``. Each value is a module dict from the
+    number of a layer, as a string, to the fusion after this layer.
     """
     is_dot_product = str(cfg.fusion) != "multi_head"
     fusions = {}
@@ -279,17 +255,15 @@ class VideoReader(nn.Module):
     """Module that encodes video features for the fusions by a transformer over the frames (VTF).
 
     Args:
-        dim: Dimension of the features.
         encoder: The VTF; None to leave the features as they are.
         attends_padding: True to replace padded frames by zeros and attend to them, as in the code
             of Yu et al. 2021; False to mask them.
     """
 
     def __init__(
-        self, dim: int, encoder: Optional[VideoTransformerEncoder], *, attends_padding: bool = False
+        self, encoder: Optional[VideoTransformerEncoder], *, attends_padding: bool = False
     ) -> None:
         super().__init__()
-        self.dim = dim
         self.encoder = encoder
         self.attends_padding = attends_padding
         mark_added(self)
@@ -306,24 +280,18 @@ class VideoReader(nn.Module):
                 cfg.video_dropout,
                 cfg.video_attention_dropout,
             )
-        return cls(video_dim, encoder, attends_padding=is_released(cfg))
+        return cls(encoder, attends_padding=is_released(cfg))
 
     def forward(
         self, features: Optional[Tensor], padding_mask: Optional[Tensor], dtype: torch.dtype
     ) -> tuple[Tensor, Optional[Tensor]]:
-        """Encode frames.
+        """Encode frames [B, M, D], padded at the end, in the type ``dtype`` of the text encoder.
 
-        Args:
-            features: [B, M, D] frames, padded at the end; None raises a UserError.
-            padding_mask: [B, M] bool, True at padding; None for no padding.
-            dtype: Data type of the text encoder, to which the features are cast.
-
-        Returns:
-            Encoded frames [B, M, D], and their padding mask [B, M]; None instead of the mask if
-            padding is attended to.
+        ``padding_mask`` is [B, M] bool, True at padding; None for no padding. Returns encoded
+        frames [B, M, D], and their padding mask; None instead of the mask if padding is attended
+        to.
         """
-        if features is None:
-            raise UserError("a batch has no features of videos, which this --arch reads.")
+        assert features is not None
         if padding_mask is None:
             padding_mask = torch.zeros(features.shape[:2], dtype=torch.bool, device=features.device)
         # Generation casts the model, but not the batch.
@@ -337,10 +305,7 @@ class VideoReader(nn.Module):
 
 
 def numbered(layers: nn.ModuleList) -> Iterator[tuple[int, nn.Module]]:
-    """Yield the layers that are not skipped by layer dropout, as pairs (number, layer).
-
-    Numbers are counted from 1 over all layers.
-    """
+    """Yield pairs (number from 1, layer) of the layers that layer dropout does not skip."""
     # LayerDropModuleList yields only the layers that it keeps in a training step, so layers are
     # found by identity.
     numbers = {id(layer): i for i, layer in enumerate(layers._modules.values(), start=1)}

@@ -44,7 +44,7 @@ Differs from the released code (fairseq's ``fconv_self_att_wp``):
 
 import os
 from argparse import Namespace
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Optional
 
 import torch
@@ -81,9 +81,8 @@ Compat: Any = ChoiceEnum(("none", "released"))
 class ConvStoryConfig(FairseqDataclass):
     """Options of the convolutional story model.
 
-    Default sizes follow fairseq's ``fconv_self_att_wp``, the code of Fan et al. 2018; the
-    default dropout follows the paper's section 9.2. Lists of layers are Python expressions such
-    as ``[(128, 3)] * 2 + [(512, 3)]``.
+    Default sizes follow fairseq's ``fconv_self_att_wp``, the code of Fan et al. 2018; the default
+    dropout follows the paper's section 9.2.
     """
 
     dropout: float = option(0.3, "Dropout probability of embeddings and of layers' inputs.")
@@ -99,11 +98,15 @@ class ConvStoryConfig(FairseqDataclass):
     decoder_attention: str = option(
         "True", "Whether layers attend to the prompt: True, False or a list of one per layer."
     )
-    multihead_attention_nheads: int = option(1, "Number of heads of the attention to the prompt.")
+    multihead_attention_nheads: int = option(
+        1, "Number of heads of the attention to the prompt.", least=1, divides="decoder_embed_dim"
+    )
     self_attention: str = option(
         "False", "Whether layers attend to the story: True, False or a list of one per layer."
     )
-    multihead_self_attention_nheads: int = option(1, "Number of heads of self-attention.")
+    multihead_self_attention_nheads: int = option(
+        1, "Number of heads of self-attention.", least=1, divides="decoder_embed_dim"
+    )
     gated_attention: str = option(
         "False", "Compute queries, keys and values of self-attention by networks with gates."
     )
@@ -125,19 +128,20 @@ class ConvStoryConfig(FairseqDataclass):
         "Compute as fairseq's fconv_self_att does (released): attend to padding of the prompt, "
         "and keep a frozen model's dropout.",
     )
-    max_source_positions: int = II("task.max_source_positions")
-    max_target_positions: int = II("task.max_target_positions")
+    # two rows of a table of positions belong to padding and to the symbol before it
+    max_source_positions: int = field(
+        default=II("task.max_source_positions"), metadata={"least": 3}
+    )
+    max_target_positions: int = field(
+        default=II("task.max_target_positions"), metadata={"least": 3}
+    )
 
 
 @register_model("conv_story", dataclass=ConvStoryConfig)
 class ConvStoryModel(LoadStateDictMixin, FairseqEncoderDecoderModel):
     """Convolutional story model, which may be fused with a frozen story model.
 
-    Args:
-        cfg: Options, with the fields of :class:`ConvStoryConfig`.
-        source_dictionary: Dictionary of the prompts.
-        target_dictionary: Dictionary of the stories.
-        frozen_options: Options of the frozen model by name; None for a model without fusion.
+    ``frozen_options`` are the options of the frozen model by name; None for a model without fusion.
     """
 
     def __init__(
@@ -172,7 +176,6 @@ class ConvStoryModel(LoadStateDictMixin, FairseqEncoderDecoderModel):
 
     @classmethod
     def build_model(cls, cfg: Any, task: Any) -> "ConvStoryModel":
-        """Build the model of a config."""
         _check_fixed_options(cfg)
         is_fusion = parse_flag(cfg.pretrained, "--pretrained")
         path = cfg.pretrained_checkpoint or ""
@@ -231,10 +234,7 @@ class ConvStoryModel(LoadStateDictMixin, FairseqEncoderDecoderModel):
         prev_output_tokens: Tensor,
         **unused: Any,
     ) -> tuple[Tensor, None]:
-        """Compute logits [B, T, V] from prompts [B, S] and stories [B, T].
-
-        The second result is None.
-        """
+        """Compute logits [B, T, V] from prompts [B, S] and stories [B, T], and None."""
         self._check_frozen()
         return self.decoder(prev_output_tokens, self.encoder(src_tokens, src_lengths))
 
@@ -244,10 +244,7 @@ class ConvStoryModel(LoadStateDictMixin, FairseqEncoderDecoderModel):
         return self
 
     def upgrade_state_dict_named(self, state_dict: dict[str, Tensor], name: str) -> None:
-        """Prepare a fusion model for a checkpoint whose frozen model has other options.
-
-        The frozen model is rebuilt with the options that ``state_dict`` records.
-        """
+        """Rebuild the frozen model with the options that ``state_dict`` records."""
         super().upgrade_state_dict_named(state_dict, name)
         if "encoder.encoder.embed_tokens.weight" in state_dict:
             raise UserError(
@@ -267,7 +264,6 @@ class ConvStoryModel(LoadStateDictMixin, FairseqEncoderDecoderModel):
         self.pretrained_error = None
 
     def _replace_frozen(self, options: dict[str, Any]) -> None:
-        """Replace the frozen model by a model with these options."""
         parts = build_parts(Namespace(**options), self.encoder.dictionary, self.decoder.dictionary)
         dims = parts.trunk.out_dim, self.decoder.frozen.out_dim
         if dims[0] != dims[1] and torch.distributed.is_initialized():
@@ -289,7 +285,6 @@ class ConvStoryModel(LoadStateDictMixin, FairseqEncoderDecoderModel):
         self._set_frozen()
 
     def max_positions(self) -> tuple[int, int]:
-        """Return the maximum lengths of prompt and story in tokens, end tokens included."""
         # fairseq's trainer asks for this after it has loaded a checkpoint and before the first step
         self._check_frozen()
         return self.encoder.max_positions(), self.decoder.max_positions()
@@ -308,7 +303,7 @@ class ConvStoryModel(LoadStateDictMixin, FairseqEncoderDecoderModel):
 
 
 def _check_fixed_options(cfg: Any) -> None:
-    """Raise a UserError if an option is set that only fairseq's ``fconv_self_att`` supports."""
+    """Refuse options that only fairseq's ``fconv_self_att`` supports."""
     num_layers = len(parse_layers(cfg.encoder_layers, "--encoder-layers"))
     attends = parse_flags(cfg.encoder_attention, "--encoder-attention", num_layers)
     projects = parse_flag(cfg.project_input, "--project-input")

@@ -27,7 +27,6 @@ from fairseq.models import FairseqLanguageModel, register_model
 from omegaconf import II
 from torch import Tensor
 
-from fairseq_mm.errors import UserError
 from fairseq_mm.models._bases import LoadStateDictMixin
 from fairseq_mm.models._conv_decoder import StoryDecoder
 from fairseq_mm.models._options import option
@@ -46,10 +45,7 @@ TRUNK_OPTIONS = (
 
 @dataclass
 class GcnnLmConfig(FairseqDataclass):
-    """Options of the gated convolutional language model.
-
-    The default sizes follow Fan et al. 2018, section 9.1.
-    """
+    """Options of the gated convolutional language model, after Fan et al. 2018, section 9.1."""
 
     dropout: float = option(0.1, "Dropout probability of embeddings and of layers' inputs.")
     decoder_embed_dim: int = option(300, "Dimension of token embeddings.")
@@ -58,7 +54,9 @@ class GcnnLmConfig(FairseqDataclass):
     self_attention: str = option(
         "False", "Whether layers attend to the text so far: True, False or a list of one per layer."
     )
-    multihead_self_attention_nheads: int = option(4, "Number of heads of self-attention.")
+    multihead_self_attention_nheads: int = option(
+        4, "Number of heads of self-attention.", least=1, divides="decoder_embed_dim"
+    )
     gated_attention: str = option(
         "True", "Compute queries, keys and values of self-attention by networks with gates."
     )
@@ -66,7 +64,9 @@ class GcnnLmConfig(FairseqDataclass):
         "True", "Let head n of the self-attention attend only to every nth position."
     )
     max_positions: Optional[int] = option(
-        None, "Number of rows of the position embedding (default: --tokens-per-sample + 2)."
+        None,
+        "Number of rows of the position embedding (default: --tokens-per-sample + 2).",
+        least=3,
     )
     tokens_per_sample: int = II("task.tokens_per_sample")
 
@@ -77,13 +77,10 @@ class GcnnLmModel(LoadStateDictMixin, FairseqLanguageModel):
 
     @classmethod
     def build_model(cls, cfg: Any, task: Any) -> "GcnnLmModel":
-        """Build the model; raise a UserError if an option has an unusable value."""
         rows = cfg.max_positions
         if rows is None:
             # two rows of fairseq's tables belong to padding and to the symbol before it
             rows = cfg.tokens_per_sample + 2
-        elif rows < 3:
-            raise UserError(f"--max-positions must be 3 or more, but is {rows} instead.")
         options = Namespace(
             **{name: getattr(cfg, name) for name in TRUNK_OPTIONS}, max_target_positions=rows
         )
@@ -93,10 +90,7 @@ class GcnnLmModel(LoadStateDictMixin, FairseqLanguageModel):
         return model
 
     def forward(self, src_tokens: Tensor, **unused: Any) -> tuple[Tensor, None]:
-        """Compute logits [B, T, V] from tokens [B, T], the start token first.
-
-        The second result is None.
-        """
+        """Compute logits [B, T, V] from tokens [B, T], the start token first, and None."""
         return self.decoder(src_tokens)
 
     @property

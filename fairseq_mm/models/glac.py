@@ -47,7 +47,6 @@ Differs from the papers:
   normalisation stays in training mode.
 """
 
-import math
 from dataclasses import dataclass
 from typing import Any, Optional
 
@@ -65,7 +64,7 @@ from fairseq_mm.models._image_sequence import (
     StoryModel,
     encoder_output,
 )
-from fairseq_mm.models._options import check_sizes, option
+from fairseq_mm.models._options import option
 from fairseq_mm.models._presets import register_presets
 from fairseq_mm.modules.positions import next_positions, select_sentence_vectors, sentence_positions
 from fairseq_mm.modules.recurrent_steps import step_lstm
@@ -79,10 +78,7 @@ LEAST_TEMPERATURE = 1e-3
 
 @dataclass
 class GlacConfig(FairseqDataclass):
-    """Options of GLAC and its variants.
-
-    The default sizes follow GLAC's released code. Li et al. 2020, section 4.2, use them too.
-    """
+    """Options of GLAC and its variants. The default sizes follow GLAC's released code."""
 
     picture_dim: int = option(1024, "Dimension of an image's projected features.")
     encoder_hidden_dim: int = option(
@@ -109,10 +105,12 @@ class GlacConfig(FairseqDataclass):
         0.5,
         "Standard deviation of the noise of --slice-init copies, divided by the standard deviation "
         "of the matrix.",
+        above=0,
     )
     slice_temperature: float = option(
         1.0,
         "Number that divides the attention scores of slices; 1 is equation 6 of Li et al. 2020.",
+        least=LEAST_TEMPERATURE,
     )
     non_local: bool = option(
         False, "Apply a non-local block to the grid of features (Li et al. 2020, section 3.2)."
@@ -131,10 +129,7 @@ class GlacDecoder(FeatureDecoder):
     """Decoder that predicts a word from the image of its sentence and all words before.
 
     An image's vector consists of S slices of dimension H, the hidden size of the LSTM. If S is more
-    than 1, each word attends to the slices.
-
-    Args:
-        separator: Index of the token that separates sentences.
+    than 1, each word attends to the slices. ``separator`` is the token that separates sentences.
     """
 
     state_key = "glac"
@@ -170,9 +165,8 @@ class GlacDecoder(FeatureDecoder):
     ) -> tuple[Tensor, Optional[dict[str, Optional[Tensor]]]]:
         """Compute features [B, T, H], or [B, 1, H] when decoding incrementally.
 
-        H is the hidden size of the LSTM. If image vectors consist of several parts (slices), the
-        second result is a dict with ``slice_attention``, attention weights [B, T, S] of each word
-        for S slices; otherwise it is None.
+        With slices, the second result is a dict with ``slice_attention``, attention weights [B, T,
+        S]; otherwise it is None.
         """
         vectors, _ = encoder_output(encoder_out)  # [B, 5, S H]
         saved = None
@@ -206,12 +200,7 @@ class GlacDecoder(FeatureDecoder):
     def _run(
         self, inputs: Tensor, state: tuple[Tensor, Tensor]
     ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
-        """Run the LSTM over words.
-
-        ``inputs`` [B, T, H + E] are the concatenated image vectors, of dimension H, and embeddings
-        of the words, of dimension E. ``state`` is (h, c), [B, layers, H] each. Returns outputs
-        [B, T, H] and the new state.
-        """
+        """Run the LSTM over [B, T, H + E], from the state (h, c) of [B, layers, H] each."""
         if inputs.size(1) == 1 and inputs.device.type == "cpu":
             # nn.LSTM lays out its weights anew at each call. Layers are in the second dimension, so
             # that fairseq can reorder rows in the first.
@@ -267,12 +256,7 @@ class GlacDecoder(FeatureDecoder):
         return torch.stack(outputs, dim=1), torch.stack(weights, dim=1), state
 
     def _step_cells(self, x: Tensor, hs: list[Tensor], cs: list[Tensor]) -> Tensor:
-        """Run one step of the LSTM and return the last layer's output [B, H].
-
-        x [B, H + E] are the concatenated image vectors, of dimension H, and word embeddings, of
-        dimension E. ``hs`` and ``cs`` are lists of each layer's h and c [B, H]; the method replaces
-        their elements by the new states.
-        """
+        """Run one step of the LSTM; replace each layer's h and c [B, H] in the lists."""
         for i in range(self.lstm.num_layers):
             if i > 0:
                 # Between layers only, as nn.LSTM does.
@@ -285,17 +269,10 @@ class GlacDecoder(FeatureDecoder):
 def copies_with_noise(
     matrix: Tensor, copies: int, noise: float, generator: Optional[torch.Generator] = None
 ) -> Tensor:
-    """Stack copies of a matrix, with noise whose sum over the copies is zero.
+    """Stack copies of a matrix [N, D], with noise whose sum over the copies is zero.
 
-    Args:
-        matrix: [N, D] matrix.
-        copies: Number of copies, 2 or more.
-        noise: Standard deviation of the noise, divided by the standard deviation of the matrix's
-            entries.
-        generator: Random generator of the noise, on the CPU; None for PyTorch's default generator.
-
-    Returns:
-        [copies * N, D] matrix, the first copy first.
+    The noise's standard deviation is ``noise`` times the standard deviation of the matrix's
+    entries.
     """
     samples = torch.randn(copies, *matrix.shape, generator=generator).to(matrix)
     # Subtracting the mean shrinks the variance by (S - 1) / S, which the factor restores.
@@ -305,29 +282,14 @@ def copies_with_noise(
 
 @register_model("glac", dataclass=GlacConfig)
 class GlacModel(StoryModel):
-    """GLAC and its attention variants, which write a story from five images.
+    """GLAC and its attention variants, which write a story from five images."""
 
-    Attributes:
-        slice_noise: Argument ``noise`` of :func:`copies_with_noise`, which initialises the matrices
-            of the slices (parts of an image's vector); 0 for no noise.
-    """
-
-    slice_noise = 0.0
+    slice_noise = 0.0  # noise of :func:`copies_with_noise`
 
     @classmethod
     def build_model(cls, cfg: GlacConfig, task: Any) -> "GlacModel":
-        check_sizes(GlacConfig, cfg)
-        temperature = cfg.slice_temperature
-        for is_wrong, message in (
-            (not 0 < cfg.slice_noise < math.inf, "noise must be a number above 0"),
-            (
-                not LEAST_TEMPERATURE <= temperature < math.inf,
-                f"temperature must be a number of {LEAST_TEMPERATURE} or more",
-            ),
-            (cfg.slices == 1 and temperature != 1, "temperature must be 1 with --slices 1"),
-        ):
-            if is_wrong:
-                raise UserError(f"--slice-{message}.")
+        if cfg.slices == 1 and cfg.slice_temperature != 1:
+            raise UserError("--slice-temperature must be 1 with --slices 1.")
         images = ImageVectors(
             task.feature_dim,
             cfg.picture_dim,
@@ -349,9 +311,7 @@ class GlacModel(StoryModel):
     def upgrade_state_dict_named(self, state_dict: dict[str, Any], name: str) -> None:
         """Convert a checkpoint of a model without slices, if this model has slices.
 
-        The slices are parts of an image's vector. The checkpoint's matrix that computes this vector
-        is copied for each slice, with noise of the size ``slice_noise``. Checkpoints of models with
-        slices are loaded unchanged.
+        The matrix that computes an image's vector is copied for each slice, with noise.
         """
         super().upgrade_state_dict_named(state_dict, name)
         slices = self.decoder.slices

@@ -29,7 +29,6 @@ Differs from the papers / left open:
 - Padding of either source is masked in the attention and not read by the GRU.
 """
 
-from dataclasses import dataclass
 from typing import Any
 
 from fairseq.models import register_model
@@ -39,15 +38,7 @@ from fairseq_mm.models._presets import register_presets
 from fairseq_mm.models._video_summary import VideoSummaryModel
 
 
-@dataclass
-class HierarchicalAttentionRnnConfig(HierarchicalRnnConfig):
-    """Options of recurrent hierarchical attention.
-
-    The default sizes follow the code of Liu et al. 2020 (MFFG).
-    """
-
-
-@register_model("hierarchical_attention_rnn", dataclass=HierarchicalAttentionRnnConfig)
+@register_model("hierarchical_attention_rnn", dataclass=HierarchicalRnnConfig)
 class HierarchicalAttentionRnnModel(VideoSummaryModel):
     """Recurrent summarization model with hierarchical attention."""
 

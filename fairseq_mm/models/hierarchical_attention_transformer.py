@@ -30,12 +30,11 @@ from typing import Any
 
 from fairseq.models import register_model
 
-from fairseq_mm.models._frames import VideoLayers
 from fairseq_mm.models._hierarchical_transformer import (
     TINY,
     HierarchicalTransformerConfig,
+    VideoLayers,
     build_hierarchical_transformer,
-    check_transformer,
 )
 from fairseq_mm.models._options import option
 from fairseq_mm.models._presets import register_presets
@@ -44,10 +43,7 @@ from fairseq_mm.models._video_summary import VideoSummaryModel
 
 @dataclass
 class HierarchicalAttentionTransformerConfig(HierarchicalTransformerConfig):
-    """Options of hierarchical attention with transformers.
-
-    The default sizes follow the code of Liu et al. 2020 (MFFG).
-    """
+    """Options of hierarchical attention with transformers."""
 
     video_encoder_layers: int = option(4, "Number of encoder layers over the frames.")
 
@@ -60,7 +56,6 @@ class HierarchicalAttentionTransformerModel(VideoSummaryModel):
 
     @classmethod
     def build_model(cls, cfg: Any, task: Any) -> "HierarchicalAttentionTransformerModel":
-        check_transformer(HierarchicalAttentionTransformerConfig, cfg, task)
         encoder, decoder = build_hierarchical_transformer(
             cfg,
             task,

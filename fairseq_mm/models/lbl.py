@@ -20,45 +20,33 @@ Differs from the paper / left open:
   ``examples/multimodal_captioning`` train with Adam by default, the paper with plain SGD.
 """
 
-from dataclasses import dataclass
 from typing import Any
 
 from fairseq.models import register_model
 from torch import Tensor
 
+from fairseq_mm.models._bases import BatchFirstEncoder, EncoderDecoderModel
 from fairseq_mm.models._log_bilinear import (
     AdditiveDecoder,
-    ConditionEncoder,
     LogBilinearConfig,
-    LogBilinearModel,
 )
-from fairseq_mm.models._options import check_sizes
 from fairseq_mm.models._presets import register_presets
 from fairseq_mm.models._provenance import Provenance
 
 
-@dataclass
-class LblConfig(LogBilinearConfig):
-    """Options of LBL.
-
-    The size of word vectors, K = 300, follows Kiros et al. 2014, section 2.5.
-    """
-
-
-class LblEncoder(ConditionEncoder):
+class LblEncoder(BatchFirstEncoder):
     """Encoder without output: the model reads only words, no image."""
 
     def forward(self, features: Tensor, padding_mask: Tensor) -> dict[str, list[Tensor]]:
         return {"condition": []}
 
 
-@register_model("lbl", dataclass=LblConfig)
-class LblModel(LogBilinearModel):
+@register_model("lbl", dataclass=LogBilinearConfig)
+class LblModel(EncoderDecoderModel):
     """Log-bilinear language model of sentences, without images."""
 
     @classmethod
-    def build_model(cls, cfg: LblConfig, task: Any) -> "LblModel":
-        check_sizes(LblConfig, cfg)
+    def build_model(cls, cfg: LogBilinearConfig, task: Any) -> "LblModel":
         decoder = AdditiveDecoder(task.target_dictionary, cfg)
         return cls(LblEncoder(), decoder, Provenance.of_task(task))
 

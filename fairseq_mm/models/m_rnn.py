@@ -69,11 +69,11 @@ from typing import Any, Optional
 
 import torch
 from fairseq.dataclass import ChoiceEnum, FairseqDataclass
-from fairseq.models import FairseqEncoderDecoderModel, register_model
+from fairseq.models import register_model
 from torch import Tensor, nn
 
 from fairseq_mm.errors import UserError
-from fairseq_mm.models._bases import BatchFirstEncoder, FeatureDecoder, LoadStateDictMixin
+from fairseq_mm.models._bases import BatchFirstEncoder, FeatureDecoder, ImageModel
 from fairseq_mm.models._options import option
 from fairseq_mm.models._pooled_features import (
     FeatureScaling,
@@ -83,7 +83,7 @@ from fairseq_mm.models._pooled_features import (
     scale_vectors,
 )
 from fairseq_mm.models._presets import register_presets
-from fairseq_mm.models._provenance import MODULE_NAME, Provenance
+from fairseq_mm.models._provenance import Provenance
 from fairseq_mm.modules.additive_attention import CoverageAttention
 from fairseq_mm.modules.recurrent_steps import ACTIVATIONS, simple_recurrence
 
@@ -106,10 +106,9 @@ _POOLED = (
 
 @dataclass
 class MRnnConfig(FairseqDataclass):
-    """Options of m-RNN.
+    """Options of m-RNN. The default sizes follow Mao et al. 2015, section 3.2 and Figure 2 (b).
 
-    The default sizes follow Mao et al. 2015, section 3.2 and Figure 2 (b). Dropout was tuned
-    on the development split of Flickr8k.
+    Dropout was tuned on the development split of Flickr8k.
     """
 
     embedding_dim: int = option(128, "Dimension of embedding layer I.")
@@ -158,9 +157,7 @@ class MRnnEncoder(BatchFirstEncoder):
     """Encoder that averages the features of an image's regions and scales the mean.
 
     Args:
-        dropout: Dropout probability of the scaled mean.
-        scaling: Name of the scaling, see
-            :func:`fairseq_mm.models._pooled_features.scale_vectors`.
+        scaling: Name of the scaling, see :func:`scale_vectors`.
         keeps_regions: True to return the scaled features of each region, without averaging.
         refuses_one_region: True to refuse images of one region if ``keeps_regions`` is True.
     """
@@ -184,9 +181,9 @@ class MRnnEncoder(BatchFirstEncoder):
     def forward(self, features: Tensor, padding_mask: Tensor) -> dict[str, list[Tensor]]:
         """Average and scale features [B, N, D] of N regions per image.
 
-        ``padding_mask`` is [B, N] bool, True at padding, and False at least once in each row.
-        Returns a dict with ``image``, a list of one tensor [B, D]. With ``keeps_regions``, the
-        tensor is [B, N, D], and the dict also has ``padding_mask``.
+        ``padding_mask`` is [B, N] bool, True at padding. Returns a dict with ``image``, a list of
+        one tensor [B, D]; with ``keeps_regions``, the tensor is [B, N, D], and the dict also has
+        ``padding_mask``.
         """
         if self.keeps_regions:
             if self.refuses_one_region and features.size(1) == 1:
@@ -204,8 +201,7 @@ class MRnnEncoder(BatchFirstEncoder):
 class MRnnDecoder(FeatureDecoder):
     """Decoder that predicts a word from the image and the words before.
 
-    The module's docstring explains the symbols of equations. D, H and M are the dimensions of the
-    features, of the recurrent and of the multimodal layer; V is the size of the vocabulary.
+    D, H and M are the dimensions of the features, of the recurrent and of the multimodal layer.
 
     Attributes:
         word_table: [V, H + M] summands of the recurrent and the multimodal layer that depend only
@@ -227,8 +223,6 @@ class MRnnDecoder(FeatureDecoder):
         # no initial values.
         self.recurrent_weight = nn.Parameter(torch.eye(hidden_dim) * cfg.recurrent_scale)
         self.recurrent_activation = str(cfg.recurrent_activation)
-        # The other columns of U are recurrent_weight, so that both variants have the same name for
-        # them.
         self.word_to_recurrent = None
         if str(cfg.recurrent_input) == "concatenation":
             self.word_to_recurrent = nn.Linear(hidden_dim, hidden_dim, bias=False)
@@ -244,8 +238,6 @@ class MRnnDecoder(FeatureDecoder):
         self.image_to_word = None
         if image_input in ("recurrent", "both"):
             self.image_to_word = nn.Linear(feature_dim, hidden_dim, bias=False)
-        # made last of the parts that read the image, and only if asked for, so that the random
-        # numbers of all other variants stay the same
         self.region_attention = None
         if _attends(cfg):
             self.region_attention = CoverageAttention(hidden_dim, feature_dim, hidden_dim)
@@ -275,10 +267,8 @@ class MRnnDecoder(FeatureDecoder):
     def image_terms(self, image: Tensor) -> tuple[Optional[Tensor], Optional[Tensor]]:
         """Project image vectors [B, D] once for all decoding steps.
 
-        Returns:
-            Vectors [B, M] that the image adds to the input of the multimodal layer, and vectors
-                [B, H] that it adds to the output of embedding layer II; None for a layer that the
-                image does not enter. M and H are the dimensions of the two layers.
+        Returns the vectors that the image adds to the input of the multimodal layer [B, M], and to
+        the output of embedding layer II [B, H]; None for a layer that the image does not enter.
         """
         to_multimodal = self.image_to_multimodal(image) if self.image_to_multimodal else None
         if self.shares_image_weight and to_multimodal is not None:
@@ -290,16 +280,14 @@ class MRnnDecoder(FeatureDecoder):
     ) -> tuple[Tensor, Tensor]:
         """Compute the words' contribution to the multimodal layer, and the recurrent states.
 
-        M and H are the dimensions of the multimodal and of the recurrent layer.
-
         Args:
             tokens: [B, T] words.
             to_word: [B, H] vector that the image adds to embedding layer II; None for no image.
             initial: [B, H] recurrent state before the first word.
 
         Returns:
-            Input of the multimodal layer [B, T, M] without the image, V_w w(t) + V_r r(t) + bias in
-                equation 3 of Mao et al. 2015, and recurrent states r(t) [B, T, H].
+            Input V_w w(t) + V_r r(t) + bias of the multimodal layer [B, T, M] without the image,
+                and recurrent states r(t) [B, T, H].
         """
         first = self.embedding_dropout(self.embedding(tokens))
         second = self.word_proj(first) if self.word_proj is not None else first  # [B, T, H]
@@ -314,19 +302,13 @@ class MRnnDecoder(FeatureDecoder):
         return terms, states
 
     def recurrent_input(self, word: Tensor) -> Tensor:
-        """Compute the input [..., H] of the recurrent layer from embedding layer II [..., H]."""
         return word if self.word_to_recurrent is None else self.word_to_recurrent(word)
 
     def make_generation_fast_(self, retain_dropout: bool = False, **unused: Any) -> None:
         """Precompute a table [V, H + M] of the terms that depend only on the current word.
 
-        For each of V words, the table has the input [H] of the recurrent layer, and the sum [M] of
-        the word's and the bias's contributions to the multimodal layer. There is no table with
-        ``retain_dropout``, or if the image enters embedding layer II. fairseq calls this before
-        generation and allows no training afterwards.
+        There is no table with ``retain_dropout``, or if the image enters embedding layer II.
         """
-        # In these variants w(t) depends on the image as well, and with dropout on chance: no table
-        # can hold it.
         if self.image_to_word is not None or self.shares_image_weight or retain_dropout:
             return
         with torch.no_grad():
@@ -344,11 +326,11 @@ class MRnnDecoder(FeatureDecoder):
         encoder_out: dict[str, list[Tensor]],
         incremental_state: Optional[dict] = None,
     ) -> tuple[Tensor, Optional[dict[str, Optional[Tensor]]]]:
-        """Compute features [B, T, M], or [B, 1, M] when decoding incrementally.
+        """Compute features [B, T, M], or [B, 1, M] when decoding incrementally: m(t) of the
+        module's docstring.
 
-        Features are m(t), the output of the multimodal layer of dimension M. The second result is
-        None. With attention it is a dict, whose entry ``image_attention`` has the weights [B, T, N]
-        float32 of N regions. With an incremental state, the image is read only at the first step.
+        The second result is None. With attention it is a dict, whose entry ``image_attention`` has
+        the weights [B, T, N] float32 of N regions.
         """
         image = encoder_out["image"][0]
         saved: Any = None
@@ -384,16 +366,14 @@ class MRnnDecoder(FeatureDecoder):
             extra = {"attn": None, "image_attention": weights}
         elif to_multimodal is not None:
             terms = terms + to_multimodal.unsqueeze(1)
-        # Equation 4: the scaled tanh of LeCun et al. 1998 "forces the gradients into the most
-        # non-linear value range".
+        # equation 4
         return self.dropout(1.7159 * torch.tanh(terms * (2 / 3))), extra
 
     def _read_image(self, image: Tensor) -> dict[str, Optional[Tensor]]:
         """Compute the terms of the image that are the same at all decoding steps.
 
-        Returns a dict: ``to_multimodal`` and ``to_word`` of :meth:`image_terms`. With attention,
-        ``image`` is [B, N, D], ``to_multimodal`` is V_I x_i for each region, [B, N, M], and the
-        dict also has ``keys``, K x_i + b, [B, N, H].
+        With attention, ``to_multimodal`` is V_I x_i for each region, [B, N, M], and ``keys`` are K
+        x_i + b.
         """
         if self.region_attention is not None:
             # V_I is linear, so it may precede the weighted mean
@@ -408,7 +388,7 @@ class MRnnDecoder(FeatureDecoder):
 
 
 @register_model("m_rnn", dataclass=MRnnConfig)
-class MRnnModel(LoadStateDictMixin, FairseqEncoderDecoderModel):
+class MRnnModel(ImageModel):
     """Model that writes captions of images (m-RNN)."""
 
     @classmethod
@@ -429,21 +409,7 @@ class MRnnModel(LoadStateDictMixin, FairseqEncoderDecoderModel):
             refuses_one_region="grid" in getattr(task, "feature_attributes", {}),
         )
         decoder = MRnnDecoder(task.target_dictionary, task.feature_dim, cfg)
-        model = cls(encoder, decoder)
-        model.add_module(MODULE_NAME, Provenance.of_task(task))
-        return model
-
-    def forward(
-        self, features: Tensor, padding_mask: Tensor, prev_output_tokens: Tensor
-    ) -> tuple[Tensor, Optional[dict[str, Optional[Tensor]]]]:
-        """Compute logits [B, T, V] over V words, and attention weights or None.
-
-        Args:
-            features: [B, N, D] features of N regions per image.
-            padding_mask: [B, N] bool, True at padding.
-            prev_output_tokens: [B, T] words of the caption, the start token first.
-        """
-        return self.decoder(prev_output_tokens, self.encoder(features, padding_mask))
+        return cls(encoder, decoder, Provenance.of_task(task))
 
 
 register_presets(

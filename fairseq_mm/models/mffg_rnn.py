@@ -28,7 +28,6 @@ Differs from the papers / left open:
   summary words.
 """
 
-from dataclasses import dataclass
 from typing import Any
 
 from fairseq.models import register_model
@@ -38,12 +37,7 @@ from fairseq_mm.models._presets import register_presets
 from fairseq_mm.models._video_summary import VideoSummaryModel
 
 
-@dataclass
-class MffgRnnConfig(HierarchicalRnnConfig):
-    """Options of recurrent MFFG. The default sizes follow the code of Liu et al. 2020."""
-
-
-@register_model("mffg_rnn", dataclass=MffgRnnConfig)
+@register_model("mffg_rnn", dataclass=HierarchicalRnnConfig)
 class MffgRnnModel(VideoSummaryModel):
     """Recurrent summarization model with cross fusion and hierarchical attention."""
 

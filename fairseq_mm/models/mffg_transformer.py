@@ -36,34 +36,26 @@ Differs from the papers / left open:
   PyTorch's for all other weights.
 """
 
-from dataclasses import dataclass
 from typing import Any
 
 from fairseq.models import register_model
 
-from fairseq_mm.models._frames import FusedVideo
 from fairseq_mm.models._hierarchical_transformer import (
     TINY,
+    FusedVideo,
     HierarchicalTransformerConfig,
     build_hierarchical_transformer,
-    check_transformer,
 )
 from fairseq_mm.models._presets import register_presets
 from fairseq_mm.models._video_summary import VideoSummaryModel
 
 
-@dataclass
-class MffgTransformerConfig(HierarchicalTransformerConfig):
-    """Options of MFFG with transformers. The default sizes follow the code of Liu et al. 2020."""
-
-
-@register_model("mffg_transformer", dataclass=MffgTransformerConfig)
+@register_model("mffg_transformer", dataclass=HierarchicalTransformerConfig)
 class MffgTransformerModel(VideoSummaryModel):
     """Transformer summarizer with cross fusion, and hierarchical attention in the decoder."""
 
     @classmethod
     def build_model(cls, cfg: Any, task: Any) -> "MffgTransformerModel":
-        check_transformer(MffgTransformerConfig, cfg, task)
         encoder, decoder = build_hierarchical_transformer(
             cfg,
             task,

@@ -22,43 +22,30 @@ Differs from the paper / left open:
 - u is scaled to a mean square of one, see ``--feature-scaling``. Dropout and initial values differ
   from the paper; C^(m) is initialised with zeros, so that the model begins as ``lbl``.
 - n-1 is 5, and word vectors have 300 dimensions, as in the other log-bilinear models.
-- The start token stands for the words before the beginning of a sentence. In fairseq it is
-  ``</s>``, the token that also ends a sentence.
 """
 
-from dataclasses import dataclass
 from typing import Any
 
 from fairseq.models import register_model
 from torch import nn
 
+from fairseq_mm.models._bases import EncoderDecoderModel
 from fairseq_mm.models._log_bilinear import (
     AdditiveDecoder,
     ContentConfig,
     ContentEncoder,
     ContentProjection,
-    LogBilinearModel,
 )
-from fairseq_mm.models._options import check_sizes
 from fairseq_mm.models._presets import register_presets
 from fairseq_mm.models._provenance import Provenance
 
 
-@dataclass
-class MlblBConfig(ContentConfig):
-    """Options of MLBL-B.
-
-    The size of word vectors, K = 300, follows Kiros et al. 2014, section 2.5.
-    """
-
-
-@register_model("mlbl_b", dataclass=MlblBConfig)
-class MlblBModel(LogBilinearModel):
+@register_model("mlbl_b", dataclass=ContentConfig)
+class MlblBModel(EncoderDecoderModel):
     """Language model that adds a projected image vector to the prediction from the last words."""
 
     @classmethod
-    def build_model(cls, cfg: MlblBConfig, task: Any) -> "MlblBModel":
-        check_sizes(MlblBConfig, cfg)
+    def build_model(cls, cfg: ContentConfig, task: Any) -> "MlblBModel":
         content = ContentProjection(task.feature_dim, cfg.embedding_dim, cfg)
         nn.init.zeros_(content.weight)  # start as lbl, because a larger term would hide r
         encoder = ContentEncoder(content)

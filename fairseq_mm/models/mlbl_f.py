@@ -25,8 +25,6 @@ Differs from the paper / left open:
   make the factors small.
 - n-1 is 5. Dropout and initial values differ from the paper. The scripts in
   ``examples/multimodal_captioning`` train with Adam by default, the paper with SGD.
-- The start token stands for the words before the beginning of a sentence. In fairseq it is
-  ``</s>``, the token that also ends a sentence.
 
 The code of the ICML paper has a hidden layer of 441 ReLU units between the image and W^fd, and also
 adds the output of this layer to r. It has K = 100 and F = 50, and initialises word vectors by a
@@ -38,36 +36,31 @@ from typing import Any
 
 from fairseq.models import register_model
 
+from fairseq_mm.models._bases import EncoderDecoderModel
 from fairseq_mm.models._log_bilinear import (
     ContentConfig,
     ContentEncoder,
     ContentProjection,
     FactoredDecoder,
-    LogBilinearModel,
 )
-from fairseq_mm.models._options import check_sizes, option
+from fairseq_mm.models._options import option
 from fairseq_mm.models._presets import register_presets
 from fairseq_mm.models._provenance import Provenance
 
 
 @dataclass
 class MlblFConfig(ContentConfig):
-    """Options of MLBL-F.
-
-    The default sizes follow Kiros et al. 2014, section 2.5: word vectors of K = 300
-    dimensions and F = 100 factors.
-    """
+    """Options of MLBL-F. The default sizes follow Kiros et al. 2014, section 2.5."""
 
     num_factors: int = option(100, "Number F of factors of the word vectors.")
 
 
 @register_model("mlbl_f", dataclass=MlblFConfig)
-class MlblFModel(LogBilinearModel):
+class MlblFModel(EncoderDecoderModel):
     """Language model whose word vectors depend on a feature vector, such as an image's vector."""
 
     @classmethod
     def build_model(cls, cfg: MlblFConfig, task: Any) -> "MlblFModel":
-        check_sizes(MlblFConfig, cfg)
         encoder = ContentEncoder(ContentProjection(task.feature_dim, cfg.num_factors, cfg))
         decoder = FactoredDecoder(task.target_dictionary, cfg)
         return cls(encoder, decoder, Provenance.of_task(task))

@@ -38,13 +38,13 @@ from typing import Any, Optional
 import torch
 import torch.nn.functional as F
 from fairseq.dataclass import FairseqDataclass
-from fairseq.models import FairseqEncoderDecoderModel, register_model
+from fairseq.models import register_model
 from torch import Tensor, nn
 
-from fairseq_mm.models._bases import BatchFirstEncoder, FeatureDecoder, LoadStateDictMixin
-from fairseq_mm.models._options import check_one_dictionary, check_sizes, option
+from fairseq_mm.models._bases import BatchFirstEncoder, FeatureDecoder, TextModel
+from fairseq_mm.models._options import check_one_dictionary, option
 from fairseq_mm.models._presets import register_presets
-from fairseq_mm.models._provenance import MODULE_NAME, Provenance, list_words
+from fairseq_mm.models._provenance import Provenance, list_words
 from fairseq_mm.modules.additive_attention import CoverageAttention
 from fairseq_mm.modules.packed_rnn import SkippingLSTM
 from fairseq_mm.modules.recurrent_steps import step_lstm
@@ -72,9 +72,6 @@ def mixture_logits(
 
         P(w) = p_gen P_vocab(w) + (1 - p_gen) sum_{i: w_i = w} a_i
 
-    where p_gen is the probability of generating a word, P_vocab the softmax over the vocabulary,
-    and a_i the attention weight of word i of the source, w_i.
-
     The returned logits differ from ``logits`` only at words that occur in the source, so no second
     distribution over the vocabulary is built. Let l_w be the entries of ``logits``, Z the sum of
     their exponentials, and z the logit of p_gen. The returned logit of a word w of the source is
@@ -84,14 +81,10 @@ def mixture_logits(
         logits: [B, T, V] logits l_w of generating each word of the vocabulary.
         write_score: [B, T] logits z, whose sigmoid is p_gen.
         attention: [B, T, S] float32 weights a_i of the source's words, 0 at padding.
-        tokens: [B, S] words of the source, as indices of the vocabulary.
-        places: [B, S] first position at which each word of ``tokens`` occurs in its row, see
-            :func:`first_positions`.
+        tokens: [B, S] words of the source.
+        places: [B, S] first position of each word in its row, see :func:`first_positions`.
         only_copied: [N] indices of the words that can be copied but not generated: P_vocab is 0 for
             them.
-
-    Returns:
-        Logits of the mixture, [B, T, V] with the dtype of ``logits``.
     """
     B, T, _ = logits.shape
     if len(only_copied):
@@ -104,11 +97,8 @@ def mixture_logits(
         logits = logits.index_copy(2, only_copied, least.expand(B, T, len(only_copied)))
     index = tokens.unsqueeze(1).expand(B, T, -1)  # [B, T, S]
     copied = attention.new_zeros(attention.shape)
-    # All weights of a word are summed at its first position, because the softmax of the mixture has
-    # one entry for each word.
     copied = copied.scatter_add(2, places.unsqueeze(1).expand(B, T, -1), attention)
-    # Clamped, because the gradient of log(0) is infinite, and the mask below would turn it into
-    # NaN.
+    # The gradient of log(0) is infinite, and the mask below would turn it into NaN.
     log_copied = copied.clamp(min=1e-30).log() + log_total - write_score.float().unsqueeze(2)
     # what the sum of two exponentials adds to the first one's logarithm
     gain = F.softplus(log_copied - logits.gather(2, index).float())
@@ -179,13 +169,9 @@ class PointerGeneratorEncoder(BatchFirstEncoder):
     ) -> dict[str, list[Tensor]]:
         """Encode sources [B, S], padded on either side, with at least one word per row.
 
-        H is the hidden size of the decoder and of each direction of the encoder.
-
-        Returns:
-            A dict of lists of one tensor: ``states`` [B, S, 2H] of the words; ``is_padding`` [B, S]
-                bool; ``first_state`` and ``first_cell`` [B, H], the decoder's initial state;
-                ``tokens`` [B, S], the sources; and ``places`` [B, S], for each token the first
-                position of an equal token in the source.
+        Returns a dict of lists of one tensor: ``states`` [B, S, 2H] of the words; ``is_padding``
+        [B, S] bool; ``first_state`` and ``first_cell`` [B, H], the decoder's initial state;
+        ``tokens`` [B, S], the sources; and ``places`` [B, S], see :func:`first_positions`.
         """
         is_padding = src_tokens.eq(self.dictionary.pad())
         embedded = self.dropout(self.embedding(src_tokens))
@@ -194,8 +180,6 @@ class PointerGeneratorEncoder(BatchFirstEncoder):
         return {
             "states": [self.dropout(states)],
             "is_padding": [is_padding],
-            # Linear layer and ReLU, as in the released code; the paper does not say how the
-            # decoder's initial state is computed.
             "first_state": [self.state_proj(state).relu()],
             "first_cell": [self.cell_proj(cell).relu()],
             "tokens": [src_tokens],
@@ -203,15 +187,11 @@ class PointerGeneratorEncoder(BatchFirstEncoder):
         }
 
     def max_positions(self) -> int:
-        """Return 1,000,000 tokens: the encoder has no positions that limit the source's length."""
-        return 1_000_000
+        return 1_000_000  # no positions limit the length of a source
 
 
 class PointerGeneratorDecoder(FeatureDecoder):
-    """Decoder that generates words from the vocabulary or copies words of the source.
-
-    ``embedding`` is the word embedding, which the encoder uses as well.
-    """
+    """Decoder that generates words from the vocabulary or copies words of the source."""
 
     state_key = "pointer_generator"
 
@@ -240,13 +220,12 @@ class PointerGeneratorDecoder(FeatureDecoder):
         incremental_state: Optional[dict] = None,
         **unused: Any,
     ) -> tuple[Tensor, dict[str, Any]]:
-        """Compute features [B, T, H], or [B, 1, H] when decoding incrementally.
+        """Compute features [B, T, H], or [B, 1, H] when decoding incrementally: ``V [s; h*] + b``
+        of eq. 4.
 
-        Features are ``V [s; h*] + b`` in equation 4 of See et al. 2017, of dimension H
-        (``hidden_dim``). The second result is a dict with ``attn``, a list of one tensor, the
-        attention weights [B, T, S] of S source words; ``write_score`` [B, T], whose sigmoid is
-        p_gen, the probability of generating (equation 8); and, if the attention has coverage,
-        ``coverage_loss`` [B, T] (equation 12).
+        The second result is a dict with ``attn``, a list of one tensor, the attention weights [B,
+        T, S]; ``write_score`` [B, T], whose sigmoid is p_gen (equation 8); and, if the attention
+        has coverage, ``coverage_loss`` [B, T] (equation 12).
         """
         source, is_padding = encoder_out["states"][0], encoder_out["is_padding"][0]
         state, cell = encoder_out["first_state"][0], encoder_out["first_cell"][0]
@@ -271,8 +250,7 @@ class PointerGeneratorDecoder(FeatureDecoder):
         features = self.hidden_proj(self.dropout(torch.cat([states, context], dim=2)))
         extra: dict[str, Any] = {"attn": [weights], "write_score": write_score}
         if coverages is not None:
-            # Equation 12 compares the weights of a step with the coverage before it, so the
-            # coverage after the last step is not used.
+            # equation 12: weights of a step with the coverage before it
             extra["coverage_loss"] = torch.minimum(weights, coverages[:, :-1]).sum(dim=2)
         if incremental_state is not None:
             saved = {"state": state, "cell": cell, "keys": keys}
@@ -289,11 +267,9 @@ class PointerGeneratorDecoder(FeatureDecoder):
         features_only: bool = False,
         **unused: Any,
     ) -> tuple[Tensor, dict[str, Any]]:
-        """Compute logits [B, T, V] of the mixture of generating and copying, for V words.
+        """Compute logits [B, T, V], whose softmax is equation 9 of See et al. 2017.
 
-        The softmax of the logits is equation 9 of See et al. 2017. With ``features_only``, features
-        are returned instead of logits. See :meth:`extract_features` for the features and for the
-        second result.
+        See :meth:`extract_features` for the second result.
         """
         features, extra = self.extract_features(prev_output_tokens, encoder_out, incremental_state)
         if features_only:
@@ -312,24 +288,20 @@ class PointerGeneratorDecoder(FeatureDecoder):
 
 
 @register_model("pointer_generator", dataclass=PointerGeneratorConfig)
-class PointerGeneratorModel(LoadStateDictMixin, FairseqEncoderDecoderModel):
+class PointerGeneratorModel(TextModel):
     """Model that summarises transcripts and can copy their words (pointer-generator)."""
 
     @classmethod
     def build_model(cls, cfg: PointerGeneratorConfig, task: Any) -> "PointerGeneratorModel":
-        """Build the model of a config."""
         dictionary = task.target_dictionary
         check_one_dictionary(task)
-        check_sizes(PointerGeneratorConfig, cfg)
         embedding = WordEmbedding(dictionary, cfg.embedding_dim)
         encoder = PointerGeneratorEncoder(dictionary, embedding, cfg.hidden_dim, cfg.dropout)
         decoder = PointerGeneratorDecoder(dictionary, embedding, cfg)
-        model = cls(encoder, decoder)
         words = list_words(dictionary)
         subwords = getattr(task, "subwords_state", None)
         # Without features, even if the data folder has them: this model does not read them.
-        model.add_module(MODULE_NAME, Provenance(words, {}, 0, words, subwords=subwords))
-        return model
+        return cls(encoder, decoder, Provenance(words, {}, 0, words, subwords=subwords))
 
     def upgrade_state_dict_named(self, state_dict: dict[str, Any], name: str) -> None:
         super().upgrade_state_dict_named(state_dict, name)
@@ -339,16 +311,6 @@ class PointerGeneratorModel(LoadStateDictMixin, FairseqEncoderDecoderModel):
             # Section 5: coverage is added at the end of the training. w_c starts with zeros, so
             # that the model's output does not change at first.
             state_dict.setdefault(f"{prefix}decoder.attention.coverage_weight", weight.detach())
-
-    def forward(
-        self, src_tokens: Tensor, src_lengths: Optional[Tensor], prev_output_tokens: Tensor
-    ) -> tuple[Tensor, dict[str, Any]]:
-        """Compute logits [B, T, V] from sources [B, S] and targets [B, T].
-
-        The second result is a dict of attention weights and scores, see
-        :meth:`PointerGeneratorDecoder.extract_features`.
-        """
-        return self.decoder(prev_output_tokens, self.encoder(src_tokens, src_lengths))
 
 
 TINY = {"embedding_dim": 8, "hidden_dim": 6, "attention_dim": 10}

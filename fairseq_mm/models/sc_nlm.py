@@ -27,8 +27,6 @@ Differs from the paper / left open:
 - u is scaled to a mean square of one, see ``--feature-scaling``.
 - Dropout and initial values differ from the paper. The scripts in
   ``examples/multimodal_captioning`` train with Adam by default, the paper with SGD.
-- The start token stands for the words before the beginning of a sentence. In fairseq it is
-  ``</s>``, the token that also ends a sentence.
 
 No code was published.
 """
@@ -42,14 +40,13 @@ from fairseq.models import register_model
 from torch import Tensor, nn
 
 from fairseq_mm.errors import UserError
+from fairseq_mm.models._bases import BatchFirstEncoder, EncoderDecoderModel
 from fairseq_mm.models._log_bilinear import (
-    ConditionEncoder,
     ContentConfig,
     ContentProjection,
     FactoredDecoder,
-    LogBilinearModel,
 )
-from fairseq_mm.models._options import check_sizes, option
+from fairseq_mm.models._options import option
 from fairseq_mm.models._presets import register_presets
 from fairseq_mm.models._provenance import Provenance, list_words
 from fairseq_mm.modules.linear import ContextWindow
@@ -57,31 +54,19 @@ from fairseq_mm.modules.linear import ContextWindow
 
 @dataclass
 class ScNlmConfig(ContentConfig):
-    """Options of SC-NLM.
-
-    The default sizes follow Kiros et al. 2014, section 2.5: attribute vectors (G) and word
-    vectors (K) of 300 dimensions, and F = 100 factors.
-    """
+    """Options of SC-NLM. The default sizes follow Kiros et al. 2014, section 2.5."""
 
     num_factors: int = option(100, "Number F of factors of the word vectors.")
     attribute_dim: int = option(300, "Dimension G of the attribute vector.")
     structure_length: int = option(
-        3, "Number k of following part-of-speech tags that, with its own tag, predict a token."
+        3,
+        "Number k of following part-of-speech tags that, with its own tag, predict a token.",
+        least=0,
     )
 
 
-class ScNlmEncoder(ConditionEncoder):
-    """Encoder that computes a vector for each word from tags and a feature vector.
-
-    For word n, this vector (the word's condition) is ``W^fd u_n``: the matrix W^fd projects the
-    attribute vector u_n, of dimension G, to F factors. u_n is computed from the sum of the
-    projected feature vector (content) and the projected tags of word n and of the next k words,
-    where k is ``cfg.structure_length``.
-
-    Args:
-        tags: Dictionary of the tags.
-        content: Projection of the feature vector to G dimensions.
-        cfg: Config with the sizes.
+class ScNlmEncoder(BatchFirstEncoder):
+    """Encoder that computes the condition ``W^fd u_n`` [B, S + 1, F] of each word n (equation 11).
 
     Attributes:
         folded: [(k + 1) * number of tags, G] precomputed projection of each tag at each position of
@@ -107,10 +92,7 @@ class ScNlmEncoder(ConditionEncoder):
         self.register_buffer("folded", None, persistent=False)
 
     def make_generation_fast_(self, retain_dropout: bool = False, **unused: Any) -> None:
-        """Precompute the projection of each tag at each position of a window, for generation.
-
-        A window consists of the tag of a word and the tags of the next ``structure_length`` words.
-        """
+        """Precompute the projection of each tag at each position of a window."""
         with torch.no_grad():
             folded = self.structure.project_table(self.tag_embedding.weight)
             self.folded = folded.flatten(0, 1).contiguous()
@@ -122,17 +104,16 @@ class ScNlmEncoder(ConditionEncoder):
         src_tokens: Tensor,
         src_lengths: Optional[Tensor] = None,
     ) -> dict[str, list[Tensor]]:
-        """Compute the conditions (vectors that change the prediction) of all words of sentences.
+        """Compute the conditions of all words of sentences.
 
         Args:
             features: [B, N, D] features of N regions, which are averaged to the content vector.
             padding_mask: [B, N] bool, True at padding, and False at least once in each row.
             src_tokens: [B, S] tags, padded on either side.
-            src_lengths: Not used.
 
         Returns:
-            A dict with ``condition``, a list of one tensor [B, S + 1, F] of F factors per word. The
-                last vector, for the end of the sentence, is computed from STOP tags only.
+            A dict with ``condition``, a list of one tensor [B, S + 1, F]. The last vector, for the
+                end of the sentence, is computed from STOP tags only.
         """
         # Move tags to the left, and append STOP tags up to the length S + 1 + k: fairseq pads
         # sources on the left, but window n must begin at the tag of word n.
@@ -149,10 +130,7 @@ class ScNlmEncoder(ConditionEncoder):
         return {"condition": [self.factor_proj(attributes)]}
 
     def _sum_windows(self, tags: Tensor) -> Tensor:
-        """Project tags [B, S + 1 + k] to vectors, and sum the vectors in each window of k + 1 tags.
-
-        Returns [B, S + 1, G], with G the dimension of attribute vectors; k is ``structure_length``.
-        """
+        """Sum the projections of tags in each window of k + 1 tags: [B, S + 1, G]."""
         if self.folded is None:
             return self.structure(self.tag_embedding(tags))
         length = self.structure_length + 1
@@ -163,7 +141,7 @@ class ScNlmEncoder(ConditionEncoder):
 
 
 @register_model("sc_nlm", dataclass=ScNlmConfig)
-class ScNlmModel(LogBilinearModel):
+class ScNlmModel(EncoderDecoderModel):
     """Language model that reads the last words, the tags of the next words and a feature vector."""
 
     # The task adds tags to the batches of models with this attribute.
@@ -171,8 +149,6 @@ class ScNlmModel(LogBilinearModel):
 
     @classmethod
     def build_model(cls, cfg: ScNlmConfig, task: Any) -> "ScNlmModel":
-        """Build the model; raise a UserError if an option is out of range or tags are missing."""
-        check_sizes(ScNlmConfig, cfg, may_be_zero=["structure_length"])
         tags = getattr(task, "structure_dictionary", None)
         if tags is None:
             raise UserError(

@@ -35,15 +35,15 @@ from typing import Any, Optional
 
 import torch
 from fairseq.dataclass import FairseqDataclass
-from fairseq.models import FairseqEncoderDecoderModel, register_model
+from fairseq.models import register_model
 from torch import Tensor, nn
 
 from fairseq_mm.errors import UserError
-from fairseq_mm.models._bases import BatchFirstEncoder, FeatureDecoder, LoadStateDictMixin
-from fairseq_mm.models._options import check_sizes, option
+from fairseq_mm.models._bases import BatchFirstEncoder, FeatureDecoder, ImageModel
+from fairseq_mm.models._options import option
 from fairseq_mm.models._presets import register_presets
-from fairseq_mm.models._provenance import MODULE_NAME, Provenance
-from fairseq_mm.modules.decoding_caches import keeps_items, reorder_state, select_rows
+from fairseq_mm.models._provenance import Provenance
+from fairseq_mm.modules.decoding_caches import keeps_items, project_items, reorder_state
 from fairseq_mm.modules.positions import sinusoids
 from fairseq_mm.modules.pre_norm_layer import PreNormDecoderLayer, PreNormEncoderLayer
 
@@ -52,11 +52,13 @@ from fairseq_mm.modules.pre_norm_layer import PreNormDecoderLayer, PreNormEncode
 class TransformerCaptionerConfig(FairseqDataclass):
     """Options of the transformer for captions."""
 
-    embed_dim: int = option(256, "Dimension of word embeddings, projected regions and layers.")
-    encoder_layers: int = option(0, "Number of encoder layers over the regions.")
+    embed_dim: int = option(
+        256, "Dimension of word embeddings, projected regions and layers.", multiple=2
+    )
+    encoder_layers: int = option(0, "Number of encoder layers over the regions.", least=0)
     decoder_layers: int = option(2, "Number of decoder layers.")
     ffn_dim: int = option(1024, "Dimension of the feed-forward layers.")
-    attention_heads: int = option(8, "Number of heads of every attention.")
+    attention_heads: int = option(8, "Number of heads of every attention.", divides="embed_dim")
     dropout: float = option(
         0.3, "Dropout probability of embeddings, sub-layers and attention weights."
     )
@@ -68,11 +70,8 @@ class TransformerCaptionerConfig(FairseqDataclass):
 class RegionEncoder(BatchFirstEncoder):
     """Projection of an image's regions, and a transformer encoder over them.
 
-    Args:
-        feature_dim: Dimension of the features of a region.
-        cfg: Config with the options of :class:`TransformerCaptionerConfig`.
-        reads_grid: True if the model's features are a grid, False if they are pooled; None if it is
-            not known.
+    ``reads_grid`` is True if the model's features are a grid, False if they are pooled; None if
+    unknown.
     """
 
     def __init__(self, feature_dim: int, cfg: Any, reads_grid: Optional[bool] = None) -> None:
@@ -89,17 +88,19 @@ class RegionEncoder(BatchFirstEncoder):
         nn.init.xavier_uniform_(self.proj.weight)
 
     def forward(self, features: Tensor, padding_mask: Tensor) -> dict[str, list[Tensor]]:
-        """Encode features [B, N, D] of N regions per image.
+        """Encode features [B, N, D] of N regions per image, padded along N.
 
-        Args:
-            features: [B, N, D] features of N regions per image, padded along N.
-            padding_mask: [B, N] bool, True at padding; at least one region of each image is real.
-
-        Returns:
-            A dict of lists of one tensor: ``regions`` [B, N, C] of C channels, ``padding_mask``
-                [B, N], and ``item`` [B], the index of each row's image.
+        ``padding_mask`` is [B, N] bool, True at padding. Returns a dict of lists of one tensor:
+        ``regions`` [B, N, C], ``padding_mask`` [B, N], and ``item`` [B], the index of each row's
+        image.
         """
-        self._check_regions(features.size(1))
+        count = features.size(1)
+        if self.reads_grid is not None and self.reads_grid != (count > 1):
+            trained, remedy = ("a grid", "with") if self.reads_grid else ("one region", "without")
+            raise UserError(
+                f"the model was trained on {trained} of each image, but is given {count} regions: "
+                f"extract {remedy} --grid."
+            )
         regions = features.to(self.proj.weight.dtype)
         if self.training:
             # One mask for all regions of an image: drawing numbers for each of 49 regions would
@@ -123,18 +124,6 @@ class RegionEncoder(BatchFirstEncoder):
         if keeps_items(encoder_out["item"][0], new_order):
             return encoder_out
         return super().reorder_encoder_out(encoder_out, new_order)
-
-    def _check_regions(self, count: int) -> None:
-        """Raise UserError if ``count`` regions do not suit the model: a grid or pooled features."""
-        if self.reads_grid is None or self.reads_grid == (count > 1):
-            return
-        trained, given, remedy = "a grid", "pooled features (1 region)", "with --grid"
-        if not self.reads_grid:
-            trained, given, remedy = "pooled features", f"{count} regions", "without --grid"
-        raise UserError(
-            f"the model was trained on {trained} of each image, but is given {given}: extract "
-            f"{remedy}."
-        )
 
 
 class CaptionDecoder(FeatureDecoder):
@@ -182,7 +171,13 @@ class CaptionDecoder(FeatureDecoder):
             first = prev_output_tokens.size(1) - 1
             prev_output_tokens = prev_output_tokens[:, -1:]
         if saved is None:
-            projected = self._project(encoder_out, has_beams=incremental_state is not None)
+            # not in training, where unique() would make a GPU wait
+            items = None if incremental_state is None else encoder_out["item"][0]
+            projected = project_items(
+                lambda regions: [layer.project([regions]) for layer in self.layers],
+                encoder_out["regions"][0],
+                items,
+            )
             past: list = [None] * len(self.layers)
             item = encoder_out["item"][0]
         else:
@@ -215,55 +210,22 @@ class CaptionDecoder(FeatureDecoder):
         self.set_incremental_state(incremental_state, self.state_key, state)
 
     def _embed(self, tokens: Tensor, first: int) -> Tensor:
-        """Embed words [B, T] at the positions from ``first`` on."""
         dim = self.embedding.embedding_dim
         positions = torch.arange(first, first + tokens.size(1), device=tokens.device)
         x = self.embedding(tokens) * math.sqrt(dim)
         return self.embedding_dropout(x + sinusoids(positions, dim).to(x.dtype))
 
-    def _project(self, encoder_out: dict[str, list[Tensor]], *, has_beams: bool) -> list:
-        """Project the regions to the keys and values of each layer."""
-        regions, rows = encoder_out["regions"][0], None
-        if has_beams:
-            # not in training, where unique() would make a GPU wait
-            item, rows = encoder_out["item"][0].unique(return_inverse=True)
-            numbers = torch.arange(len(rows), device=rows.device)
-            regions = regions[torch.zeros_like(item).scatter_(0, rows, numbers)]
-        projected = [layer.project([regions]) for layer in self.layers]
-        return projected if rows is None else select_rows(projected, rows)
-
 
 @register_model("transformer_captioner", dataclass=TransformerCaptionerConfig)
-class TransformerCaptionerModel(LoadStateDictMixin, FairseqEncoderDecoderModel):
+class TransformerCaptionerModel(ImageModel):
     """Model that writes captions of images: a transformer decoder over regions."""
 
     @classmethod
     def build_model(cls, cfg: TransformerCaptionerConfig, task: Any) -> "TransformerCaptionerModel":
-        check_sizes(
-            TransformerCaptionerConfig,
-            cfg,
-            may_be_zero=["encoder_layers"],
-            heads={"attention_heads": "embed_dim"},
-        )
-        if cfg.embed_dim % 2:
-            raise UserError(f"--embed-dim must be even, but is {cfg.embed_dim}.")
         grid = getattr(task, "feature_attributes", {}).get("grid")
         encoder = RegionEncoder(task.feature_dim, cfg, None if grid is None else bool(grid))
-        model = cls(encoder, CaptionDecoder(task.target_dictionary, cfg))
-        model.add_module(MODULE_NAME, Provenance.of_task(task))
-        return model
-
-    def forward(
-        self, features: Tensor, padding_mask: Tensor, prev_output_tokens: Tensor
-    ) -> tuple[Tensor, dict[str, Optional[Tensor]]]:
-        """Compute logits [B, T, V] over V words, and a dict with attention weights.
-
-        Args:
-            features: [B, N, D] features of N regions per image.
-            padding_mask: [B, N] bool, True at padding.
-            prev_output_tokens: [B, T] words of the caption, the start token first.
-        """
-        return self.decoder(prev_output_tokens, self.encoder(features, padding_mask))
+        decoder = CaptionDecoder(task.target_dictionary, cfg)
+        return cls(encoder, decoder, Provenance.of_task(task))
 
 
 register_presets(

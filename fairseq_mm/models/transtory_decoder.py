@@ -22,18 +22,14 @@ from fairseq.dataclass import FairseqDataclass
 from fairseq.models import register_model
 
 from fairseq_mm.models._image_sequence import GlocalEncoder, ImageVectors, StoryModel
-from fairseq_mm.models._options import check_sizes, option
+from fairseq_mm.models._options import option
 from fairseq_mm.models._presets import register_presets
 from fairseq_mm.models._sentence_decoder import SentenceDecoder
 
 
 @dataclass
 class TranstoryDecoderConfig(FairseqDataclass):
-    """Options of Transtory-decoder.
-
-    The default sizes follow Li et al. 2020, section 4.3. Sizes that the paper does not give
-    follow the paper's code.
-    """
+    """Options of Transtory-decoder, after Li et al. 2020, section 4.3, and the paper's code."""
 
     picture_dim: int = option(1024, "Dimension of an image's projected features.")
     encoder_hidden_dim: int = option(
@@ -45,7 +41,9 @@ class TranstoryDecoderConfig(FairseqDataclass):
     )
     embedding_dim: int = option(256, "Dimension of token embeddings and of encoded images.")
     decoder_layers: int = option(1, "Number of decoder layers.")
-    decoder_attention_heads: int = option(4, "Number of attention heads of the decoder.")
+    decoder_attention_heads: int = option(
+        4, "Number of attention heads of the decoder.", divides="embedding_dim"
+    )
     decoder_ffn_dim: int = option(2048, "Dimension of the decoder's feed-forward layers.")
     encoder_dropout: float = option(0.5, "Dropout probability of the encoder.")
     dropout: float = option(0.1, "Dropout probability in the transformer.")
@@ -63,7 +61,6 @@ class TranstoryDecoderModel(StoryModel):
 
     @classmethod
     def build_model(cls, cfg: TranstoryDecoderConfig, task: Any) -> "TranstoryDecoderModel":
-        check_sizes(TranstoryDecoderConfig, cfg, heads={"decoder_attention_heads": "embedding_dim"})
         images = ImageVectors(task.feature_dim, cfg.picture_dim, task.rows_per_image)
         encoder = GlocalEncoder(images, cfg, cfg.embedding_dim)
         decoder = SentenceDecoder(

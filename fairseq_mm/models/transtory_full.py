@@ -16,7 +16,7 @@ Differs from the paper:
   paper's text tells the decoder which of the five sentences it writes. Here a sinusoidal encoding
   of the sentence's index is added to the embeddings of the sentence's words. The frequencies of
   this encoding are in reverse order, so that no two pairs of sentence and position have equal
-  encodings. Checkpoints that were trained before the order was reversed keep the old order.
+  encodings.
 - The start token of sentences 2 to 5 is the separator.
 - Missing images are masked in the attention of encoder and decoder.
 
@@ -35,7 +35,7 @@ from torch import Tensor, nn
 
 from fairseq_mm.models._bases import BatchFirstEncoder
 from fairseq_mm.models._image_sequence import ImageVectors, StoryModel
-from fairseq_mm.models._options import check_sizes, option
+from fairseq_mm.models._options import option
 from fairseq_mm.models._presets import register_presets
 from fairseq_mm.models._sentence_decoder import SentenceDecoder
 from fairseq_mm.modules.positions import sinusoids
@@ -47,23 +47,24 @@ PAPER_LAYERS, RELEASED_LAYERS = 1, 3
 
 @dataclass
 class TranstoryFullConfig(FairseqDataclass):
-    """Options of Transtory-full.
-
-    The default sizes follow Li et al. 2020, section 4.3. Sizes that the paper does not give
-    follow the paper's code.
-    """
+    """Options of Transtory-full, after Li et al. 2020, section 4.3, and the paper's code."""
 
     picture_dim: int = option(1024, "Dimension of an image's projected features.")
     encoder_layers: int = option(
         0,
         f"Number of encoder layers (0: {PAPER_LAYERS} as in the paper, or {RELEASED_LAYERS} with "
         "--compat released).",
+        least=0,
     )
-    encoder_attention_heads: int = option(4, "Number of attention heads of the encoder.")
+    encoder_attention_heads: int = option(
+        4, "Number of attention heads of the encoder.", divides="picture_dim"
+    )
     encoder_ffn_dim: int = option(2048, "Dimension of the encoder's feed-forward layers.")
     embedding_dim: int = option(256, "Dimension of token embeddings and of encoded images.")
     decoder_layers: int = option(1, "Number of decoder layers.")
-    decoder_attention_heads: int = option(4, "Number of attention heads of the decoder.")
+    decoder_attention_heads: int = option(
+        4, "Number of attention heads of the decoder.", divides="embedding_dim"
+    )
     decoder_ffn_dim: int = option(2048, "Dimension of the decoder's feed-forward layers.")
     dropout: float = option(0.1, "Dropout probability in the transformers.")
     attention_dropout: Optional[float] = option(
@@ -103,12 +104,7 @@ class TranstoryFullEncoder(BatchFirstEncoder):
         self.output_proj = nn.Linear(cfg.picture_dim, cfg.embedding_dim)
 
     def forward(self, features: Tensor, padding_mask: Tensor) -> dict[str, list[Tensor]]:
-        """Encode features [B, 5 R, D] of five images with R regions each.
-
-        ``padding_mask`` is [B, 5 R] bool, True at missing images. Returns a dict of lists of one
-        tensor: ``vectors`` [B, 5, embedding_dim] and ``image_padding_mask`` [B, 5], True at missing
-        images.
-        """
+        """Encode features [B, 5 R, D] of five images, as :meth:`GlocalEncoder.forward` does."""
         x, image_padding_mask = self.pictures(features, padding_mask)
         places = torch.arange(x.size(1), device=x.device)
         x = x * math.sqrt(x.size(-1)) + sinusoids(places, x.size(-1)).to(x.dtype)
@@ -124,15 +120,6 @@ class TranstoryFullModel(StoryModel):
 
     @classmethod
     def build_model(cls, cfg: TranstoryFullConfig, task: Any) -> "TranstoryFullModel":
-        check_sizes(
-            TranstoryFullConfig,
-            cfg,
-            may_be_zero=["encoder_layers"],
-            heads={
-                "encoder_attention_heads": "picture_dim",
-                "decoder_attention_heads": "embedding_dim",
-            },
-        )
         images = ImageVectors(task.feature_dim, cfg.picture_dim, task.rows_per_image)
         encoder = TranstoryFullEncoder(images, cfg)
         # The released decoder sees only the image of its sentence, so it needs no encoding of the

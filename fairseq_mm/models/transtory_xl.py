@@ -43,10 +43,9 @@ from fairseq.dataclass import ChoiceEnum, FairseqDataclass
 from fairseq.models import register_model
 from torch import Tensor, nn
 
-from fairseq_mm.errors import UserError
 from fairseq_mm.models._bases import BatchFirstEncoder, FeatureDecoder
 from fairseq_mm.models._image_sequence import ImageVectors, StoryModel, encoder_output
-from fairseq_mm.models._options import check_sizes, option
+from fairseq_mm.models._options import option
 from fairseq_mm.models._presets import register_presets
 from fairseq_mm.modules.attention import merge_heads, split_heads
 from fairseq_mm.modules.decoding_caches import SentenceCache, select_rows
@@ -61,15 +60,11 @@ PAPER_SEGMENT, RELEASED_SEGMENT = 50, 49
 
 @dataclass
 class TranstoryXLConfig(FairseqDataclass):
-    """Options of Transtory-XL.
-
-    The default sizes follow the code of Li et al. 2020. The default number of layers, two,
-    follows the paper's section 4.3.
-    """
+    """Options of Transtory-XL, after the code of Li et al. 2020; two layers as in section 4.3."""
 
     picture_dim: int = option(1024, "Dimension of an image's projected features.")
     embedding_dim: int = option(256, "Dimension of token embeddings.")
-    model_dim: int = option(1024, "Dimension of the transformer and of its memory.")
+    model_dim: int = option(1024, "Dimension of the transformer and of its memory.", multiple=2)
     decoder_layers: int = option(2, "Number of decoder layers.")
     decoder_attention_heads: int = option(4, "Number of attention heads of the decoder.")
     head_dim: int = option(64, "Dimension of each attention head.")
@@ -80,6 +75,7 @@ class TranstoryXLConfig(FairseqDataclass):
         0,
         f"Length in tokens to which a sentence is padded, its start token included (0: "
         f"{PAPER_SEGMENT}, or {RELEASED_SEGMENT} with --compat released).",
+        least=0,
     )
     clamp_length: int = option(
         1000, "Largest distance between tokens; larger distances are treated as this distance."
@@ -98,11 +94,9 @@ class TranstoryXLEncoder(BatchFirstEncoder):
         self.pictures = images
 
     def forward(self, features: Tensor, padding_mask: Tensor) -> dict[str, list[Tensor]]:
-        """Encode features [B, 5 R, D] of five images with R regions each.
+        """Encode features [B, 5 R, D] of five images, as :meth:`GlocalEncoder.forward` does.
 
-        ``padding_mask`` is [B, 5 R] bool, True at missing images. Returns a dict of lists of one
-        tensor: ``vectors`` [B, 5, F] of dimension F (``picture_dim``), zero for missing images, and
-        ``image_padding_mask`` [B, 5], True at missing images.
+        The vectors of missing images are zero.
         """
         vectors, image_padding_mask = self.pictures(features, padding_mask)
         return {"vectors": [vectors], "image_padding_mask": [image_padding_mask]}
@@ -126,10 +120,8 @@ class TranstoryXLLayer(nn.Module):
         self.dropout = nn.Dropout(cfg.dropout)
 
     def finish(self, x: Tensor, attended: Tensor) -> Tensor:
-        """Compute the layer's output [..., D] from its input x [..., D] and the attended values.
-
-        ``attended`` [..., heads * dimension of a head] are the weighted means of values of all
-        heads, before the output projection of the attention.
+        """Compute the layer's output from its input x [..., D] and the attended values [..., heads
+        * head_dim].
         """
         x = self.attention_norm(x + self.dropout(self.attention.out_proj(attended)))
         return self.feed_forward_norm(x + self.dropout(self.feed_forward(x)))
@@ -139,7 +131,6 @@ class TranstoryXLDecoder(FeatureDecoder):
     """Decoder whose words attend to their own sentence and to a memory of earlier sentences.
 
     The memory holds hidden states of earlier words, fused with the image of the current sentence.
-    ``separator`` is the index of the token that separates sentences.
     """
 
     def __init__(self, dictionary: Any, separator: int, cfg: TranstoryXLConfig) -> None:
@@ -173,15 +164,12 @@ class TranstoryXLDecoder(FeatureDecoder):
                 self.embedding.weight[padding_idx].zero_()
 
     def embed(self, tokens: Tensor) -> Tensor:
-        """Embed words: [...] -> [..., D]. Vectors are scaled by the root of D, ``model_dim``."""
         width = self.embedding_proj.out_features
         return self.dropout(self.embedding_proj(self.embedding(tokens)) * width**0.5)
 
     def first_memory(self, image: Tensor, device: Any) -> SegmentMemory:
-        """Build the memory of the first sentence of each story.
-
-        ``image`` [B, F] are the vectors, of dimension F, of the stories' first images. ``device``
-        is the device for the ``ages`` and ``valid_mask`` of the memory.
+        """Build the memory of the first sentence of each story from the vectors [B, F] of its
+        image.
         """
         # The memory of the first sentence is zero, so equation 12 leaves image and bias: equal
         # slots, stored once.
@@ -191,9 +179,8 @@ class TranstoryXLDecoder(FeatureDecoder):
         return SegmentMemory([fused.unsqueeze(1)] * len(self.layers), ages, valid_mask)
 
     def fuse(self, memory: SegmentMemory, image: Tensor) -> SegmentMemory:
-        """Fuse a memory with the image of the next sentence (Li et al. 2020, equation 12).
-
-        ``image`` [B, F] are the vectors of the images, of dimension F, one per row.
+        """Fuse a memory with the image vectors [B, F] of the next sentence (Li et al. 2020,
+        equation 12).
         """
         from_image = self.picture_fusion(image).unsqueeze(1)
         contents = [self.memory_fusion(states) + from_image for states in memory.contents]
@@ -209,11 +196,11 @@ class TranstoryXLDecoder(FeatureDecoder):
             renewed = renewed._replace(contents=[x.detach() for x in renewed.contents])
         return renewed
 
-    def _visibility(self, positions: Tensor, distances: Tensor, valid_mask: Tensor) -> Tensor:
+    def _visibility(self, distances: Tensor, valid_mask: Tensor) -> Tensor:
         """Return a mask [B, L, K], True where one of L queries may attend to one of K keys.
 
         ``distances`` [B or 1, L, K] say how many tokens each key precedes each query, and
-        ``valid_mask`` [B, K] is False at padding. ``positions`` is not used.
+        ``valid_mask`` [B, K] is False at padding.
         """
         attention_mask = (distances >= 0) & valid_mask.unsqueeze(1)
         if self.is_released:
@@ -248,7 +235,7 @@ class TranstoryXLDecoder(FeatureDecoder):
             [places.unsqueeze(1) + memory.ages, places.unsqueeze(1) - places], dim=1
         ).unsqueeze(0)
         attention_mask = self._visibility(
-            places.unsqueeze(0), distances, torch.cat([memory.valid_mask, valid_mask], dim=1)
+            distances, torch.cat([memory.valid_mask, valid_mask], dim=1)
         )
         # Queries of padding may attend to everything, so that no row of a softmax is empty.
         attention_mask = attention_mask | ~valid_mask.unsqueeze(2)
@@ -283,9 +270,8 @@ class TranstoryXLDecoder(FeatureDecoder):
         encoder_out: Optional[dict[str, list[Tensor]]],
         incremental_state: Optional[dict] = None,
     ) -> tuple[Tensor, None]:
-        """Compute features [B, T, D], or [B, 1, D] when decoding incrementally.
-
-        D is ``model_dim``. Features of padding are zero. The second result is None.
+        """Compute features [B, T, D], zero at padding, or [B, 1, D] when decoding incrementally,
+        and None.
         """
         images, _ = encoder_output(encoder_out)
         if incremental_state is not None:
@@ -332,9 +318,8 @@ class TranstoryXLDecoder(FeatureDecoder):
     def _step(self, tokens: Tensor, images: Tensor, incremental_state: dict) -> Tensor:
         """Compute features [B, 1, D] of one new word per row, ``tokens`` [B].
 
-        ``images`` [B, 5, F] are the vectors of all images. The incremental state has a cache with
-        three parts per layer: keys, values and inputs. Each part begins with the slots of the
-        memory, followed by the words of the current sentence.
+        The incremental state has a cache with three parts per layer: keys, values and inputs. Each
+        part begins with the slots of the memory, followed by the words of the current sentence.
         """
         M = self.memory_length
         saved = self.get_incremental_state(incremental_state, STATE)
@@ -359,7 +344,7 @@ class TranstoryXLDecoder(FeatureDecoder):
         is_filled = torch.cat(
             [valid_mask, valid_mask.new_ones(len(tokens), cache.capacity - M)], dim=1
         )
-        attention_mask = self._visibility(position.unsqueeze(1), distances, is_filled)
+        attention_mask = self._visibility(distances, is_filled)
         distances = distances.clamp(min=0)
         tables = None if saved is None else saved["tables"]
         if tables is None or tables[0].size(1) < cache.capacity + 1:
@@ -396,9 +381,8 @@ class TranstoryXLDecoder(FeatureDecoder):
     def _write_memory(
         self, cache: SentenceCache, valid_mask: Tensor, rows: Tensor, memory: SegmentMemory
     ) -> None:
-        """Write a memory of r rows to the rows ``rows`` [r] of the cache.
-
-        ``valid_mask`` [B, M], False at slots of the memory that hold no word, is updated as well.
+        """Write a memory of r rows to the rows ``rows`` [r] of the cache and of ``valid_mask`` [B,
+        M].
         """
         slots = self.memory_length - memory.ages
         valid_mask[rows] = False
@@ -422,10 +406,8 @@ class TranstoryXLDecoder(FeatureDecoder):
     ) -> None:
         """Compute the memory of rows that begin a new sentence (Li et al. 2020, eq. 9 to 12).
 
-        The new memory is written to ``cache`` and ``valid_mask``, see :meth:`_write_memory`.
         ``rows`` [r] are the indices of the rows, ``last`` [r] the positions at which their previous
-        sentences ended, and ``sentence`` [r] the indices of the new sentences. ``images`` [B, 5, F]
-        are the vectors of the images of all rows.
+        sentences ended, and ``sentence`` [r] the indices of the new sentences.
         """
         M = self.memory_length
         states = [part[rows] for part in cache.parts[2::3]]  # [r, M + C, D]
@@ -438,9 +420,8 @@ class TranstoryXLDecoder(FeatureDecoder):
     def _released_step(self, tokens: Tensor, images: Tensor, incremental_state: dict) -> Tensor:
         """Compute features [B, 1, D] of the last word of ``tokens`` [B, T] (``--compat released``).
 
-        ``images`` [B, 5, F] are the vectors of all images. As in the code of Li et al. 2020, all
-        words of the current sentence are read at each step, and their states are added to the
-        memory each time.
+        As in the code of Li et al. 2020, all words of the current sentence are read at each step,
+        and their states are added to the memory each time.
         """
         saved = self.get_incremental_state(incremental_state, STATE)
         if saved is None:
@@ -490,24 +471,22 @@ class TranstoryXLDecoder(FeatureDecoder):
 
 
 def _moved(indices: Tensor, like: Tensor) -> Tensor:
-    """Copy indices to the device of ``like``, without waiting for the device."""
     return indices.to(like.device, non_blocking=True)
 
 
 def _gathered(x: Tensor, places: Tensor) -> Tensor:
-    """Return the vectors [B, N, D] of x [B, T, D] at indices ``places`` [B, N] clamped to T - 1."""
+    """Return the vectors of x [B, T, D] at indices ``places`` [B, N] clamped to T - 1."""
     index = _moved(places.clamp(max=x.size(1) - 1), x)
     return x.gather(1, index.unsqueeze(-1).expand(-1, -1, x.size(-1)))
 
 
 def _packed(x: Tensor, places: Optional[Tensor]) -> Tensor:
-    """Return the vectors of x [B, L, D] at flat indices ``places`` [n]; None for all vectors."""
     flat = x.flatten(0, 1)
     return flat if places is None else flat[places]
 
 
 def _padded(x: Tensor, places: Optional[Tensor], shape: tuple[int, int]) -> Tensor:
-    """Undo :func:`_packed`, with zeros at the other indices: returns [*shape, D]."""
+    """Undo :func:`_packed`, with zeros at the other indices."""
     if places is not None:
         x = x.new_zeros(shape[0] * shape[1], x.size(-1)).index_copy(0, places, x)
     return x.view(*shape, -1)
@@ -519,12 +498,6 @@ class TranstoryXLModel(StoryModel):
 
     @classmethod
     def build_model(cls, cfg: TranstoryXLConfig, task: Any) -> "TranstoryXLModel":
-        check_sizes(TranstoryXLConfig, cfg, may_be_zero=["segment_length"])
-        if cfg.model_dim % 2:
-            raise UserError(
-                "--model-dim must be even, for sines and cosines of distances, but is "
-                f"{cfg.model_dim}."
-            )
         images = ImageVectors(task.feature_dim, cfg.picture_dim, task.rows_per_image)
         encoder = TranstoryXLEncoder(images)
         decoder = TranstoryXLDecoder(task.target_dictionary, task.separator_index, cfg)

@@ -60,15 +60,16 @@ from fairseq.models.bart.model import bart_large_architecture
 from fairseq.models.transformer.transformer_legacy import base_architecture
 from torch import Tensor
 
-from fairseq_mm.models._backbone_weights import fit_bart_weights
+from fairseq_mm.errors import UserError
 from fairseq_mm.models._bases import LoadStateDictMixin
-from fairseq_mm.models._options import check_one_dictionary, check_sizes, option
+from fairseq_mm.models._options import check_one_dictionary, option
 from fairseq_mm.models._presets import register_presets
-from fairseq_mm.models._provenance import MODULE_NAME, Provenance
-from fairseq_mm.models._vg_bart_parts import VgBartDecoder, VgBartEncoder
+from fairseq_mm.models._provenance import MODULE_NAME, STATE_KEY, Provenance
+from fairseq_mm.models._vg_bart_parts import DUPLICATES, VgBartDecoder, VgBartEncoder
 from fairseq_mm.models._video_guided import (
     VideoGuidedConfig,
     VideoReader,
+    add_missing_weights,
     build_fusions,
     check_video_guided,
     complete_video_guided,
@@ -77,21 +78,21 @@ from fairseq_mm.models._video_guided import (
 
 @dataclass
 class VgBartConfig(VideoGuidedConfig):
-    """Options of VG-BART.
-
-    The default sizes follow BART base. Options of BART have the names that fairseq's BART
-    gives them.
-    """
+    """Options of VG-BART, named as in fairseq's BART. The default sizes follow BART base."""
 
     encoder_embed_dim: int = option(
         768, "Dimension of embeddings and layers of encoder and decoder."
     )
     encoder_ffn_embed_dim: int = option(3072, "Dimension of the encoder's feed-forward layers.")
     encoder_layers: int = option(6, "Number of encoder layers.")
-    encoder_attention_heads: int = option(12, "Number of attention heads of the encoder.")
+    encoder_attention_heads: int = option(
+        12, "Number of attention heads of the encoder.", divides="encoder_embed_dim"
+    )
     decoder_ffn_embed_dim: int = option(3072, "Dimension of the decoder's feed-forward layers.")
     decoder_layers: int = option(6, "Number of decoder layers.")
-    decoder_attention_heads: int = option(12, "Number of attention heads of the decoder.")
+    decoder_attention_heads: int = option(
+        12, "Number of attention heads of the decoder.", divides="encoder_embed_dim"
+    )
     dropout: float = option(0.1, "Dropout probability of BART and of the fusions.")
     attention_dropout: float = option(0.0, "Dropout probability of attention weights.")
     activation_dropout: float = option(0.0, "Dropout probability in feed-forward layers.")
@@ -108,17 +109,10 @@ class VgBartConfig(VideoGuidedConfig):
     )
 
 
-def _backbone_options(cfg: Any) -> dict[str, Any]:
-    names = VgBartConfig.__dataclass_fields__.keys() - VideoGuidedConfig.__dataclass_fields__.keys()
-    return {name: getattr(cfg, name) for name in names}
-
-
 def bart_options(cfg: Any) -> Namespace:
-    """Convert the config of a VG-BART to the options of fairseq's BART.
-
-    Options of fairseq's BART that VG-BART does not have get fairseq's defaults.
-    """
-    options = Namespace(task="", **_backbone_options(cfg))
+    """Convert the config of a VG-BART to the options of fairseq's BART, with its defaults."""
+    names = VgBartConfig.__dataclass_fields__.keys() - VideoGuidedConfig.__dataclass_fields__.keys()
+    options = Namespace(task="", **{name: getattr(cfg, name) for name in names})
     # fairseq's BART gets its defaults from functions that fill a Namespace: BART's first, then the
     # Transformer's for the rest.
     bart_large_architecture(options)
@@ -140,15 +134,7 @@ class VgBartModel(LoadStateDictMixin, BARTModel):
 
     @classmethod
     def build_model(cls, cfg: Any, task: Any) -> "VgBartModel":
-        """Build the model of a config."""
-        # For messages: complete_video_guided() returns a plain Namespace without the name.
-        arch = getattr(cfg, "_name", None) or "vg_bart"
         cfg = complete_video_guided(VgBartConfig, cfg)
-        heads = {
-            "encoder_attention_heads": "encoder_embed_dim",
-            "decoder_attention_heads": "encoder_embed_dim",
-        }
-        check_sizes(VgBartConfig, Namespace(**_backbone_options(cfg)), heads=heads)
         video_dim = getattr(task, "feature_dim", 0)
         check_video_guided(cfg, video_dim=video_dim)
         dictionary = task.target_dictionary
@@ -166,11 +152,8 @@ class VgBartModel(LoadStateDictMixin, BARTModel):
         )
         decoder = VgBartDecoder(options, dictionary, embed_tokens, fusions=fusions["decoder"])
         model = cls(options, encoder, decoder)
-        model.arch = arch
         model.add_module(MODULE_NAME, Provenance.of_task(task, has_source=True))
         return model
-
-    arch = "vg_bart"
 
     def forward(
         self,
@@ -181,11 +164,7 @@ class VgBartModel(LoadStateDictMixin, BARTModel):
         padding_mask: Optional[Tensor] = None,
         **unused: Any,
     ) -> tuple[Tensor, dict[str, list[Optional[Tensor]]]]:
-        """Compute logits [B, T, V] of summaries [B, T], and a dict of attention weights.
-
-        See :meth:`VgBartEncoder.forward` for the inputs of the encoder, and
-        :meth:`VgBartDecoder.extract_features` for the dict.
-        """
+        """Compute logits [B, T, V] of summaries [B, T], and a dict of attention weights."""
         encoder_out = self.encoder(src_tokens, src_lengths, features, padding_mask)
         return self.decoder(prev_output_tokens, encoder_out=encoder_out)
 
@@ -197,7 +176,26 @@ class VgBartModel(LoadStateDictMixin, BARTModel):
 
     def upgrade_state_dict_named(self, state_dict: dict[str, Tensor], name: str) -> None:
         """Convert weights of a text-only BART, or of stock fairseq, so that they fit this model."""
-        fit_bart_weights(self, state_dict, self.arch)
+        own, key = self.state_dict(), "encoder.embed_tokens.weight"
+        if key not in state_dict:
+            raise UserError(f"the checkpoint is of another model than BART: it has no {key}.")
+        num_words, expected = len(state_dict[key]), len(own[key])
+        # fairseq's own BART task appends <mask> to the dictionary; BARTModel drops its row.
+        has_mask = num_words == expected + 1 and "<mask>" not in self.encoder.dictionary
+        # With a record of the data, the comparison of dictionaries gives a better message.
+        if num_words != expected and not has_mask and STATE_KEY not in state_dict:
+            raise UserError(
+                f"the checkpoint has embeddings of {num_words} words, but the dictionary has "
+                f"{expected}: prepare the data with the checkpoint's own dict.txt, and "
+                "--padding-factor 1."
+            )
+        # Stock fairseq saves some parameters of encoder layers twice.
+        for key in state_dict.keys() - own.keys():
+            if key.startswith("encoder.layers.") and key.endswith(DUPLICATES):
+                del state_dict[key]
+        add_missing_weights(self, state_dict)
+        # Published BARTs have no record of their data.
+        state_dict.setdefault(STATE_KEY, own[STATE_KEY])
         super().upgrade_state_dict_named(state_dict, name)
 
 

@@ -37,18 +37,23 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Optional
 
-from fairseq.models import FairseqEncoderDecoderModel, register_model
-from torch import Tensor
+from fairseq.models import register_model
+from torch import Tensor, nn
 
-from fairseq_mm.models._backbone_weights import add_missing_t5_weights, check_t5_weights
-from fairseq_mm.models._bases import LoadStateDictMixin
+from fairseq_mm.models._bases import EncoderOut
 from fairseq_mm.models._options import option
 from fairseq_mm.models._presets import register_presets
-from fairseq_mm.models._provenance import Provenance
-from fairseq_mm.models._vg_t5_parts import VgT5Decoder, VgT5Encoder
+from fairseq_mm.models._provenance import (
+    MODULE_NAME,
+    STATE_KEY,
+    Provenance,
+    decode_provenance,
+    encode_json,
+)
 from fairseq_mm.models._video_guided import (
     VideoGuidedConfig,
     VideoReader,
+    add_missing_weights,
     build_fusions,
     check_video_guided,
     complete_video_guided,
@@ -60,18 +65,140 @@ from fairseq_mm.models.t5 import (
     SMALL,
     TINY,
     T5Config,
+    T5Decoder,
+    T5Encoder,
+    T5Model,
     build_t5_parts,
-    check_t5_options,
 )
+from fairseq_mm.modules.video_fusion import FusionTrace, VideoFusion
+
+_EPSILON = 1e-6
+
+
+def fuse_at_unit_scale(
+    fusion: VideoFusion,
+    text: Tensor,
+    projected: Any,
+    padding_mask: Optional[Tensor],
+    trace: Optional[FusionTrace],
+) -> Tensor:
+    """Apply a video fusion to T5's residual stream, scaled to unit size: ``s fusion(text / s)``.
+
+    ``s`` is the root mean square of ``text`` [B, N, D] at each position. See
+    :meth:`VideoFusion.forward` for the other arguments.
+    """
+    stream = text.float()
+    # T5's residual stream is not normalised and has any scale. If the fusion's layer norm scaled it
+    # to 1, earlier layers' outputs would be small compared with the outputs of later layers.
+    scale = (stream.square().mean(dim=-1, keepdim=True) + _EPSILON).sqrt()
+    unit = (stream / scale).to(fusion.norm.weight.dtype)
+    change = fusion(unit, projected, padding_mask, trace) - unit
+    # The change is added, because s (text / s) could differ from the text in the last digits even
+    # if the fusion changes nothing.
+    return text + (change.float() * scale).to(text.dtype)
+
+
+class VgT5Encoder(T5Encoder):
+    """T5 encoder with video fusions after some layers.
+
+    Args:
+        fusions: Module dict from the number of a layer, counted from 1, to the
+            :class:`VideoFusion` after this layer.
+        fuses_output: True if the fusion of the last layer follows the encoder's final norm, as in
+            the code of Yu et al. 2021; False if it precedes the norm.
+        gives_video: True to return the encoded frames, which a decoder with fusions needs.
+    """
+
+    def __init__(
+        self,
+        *args: Any,
+        video: VideoReader,
+        fusions: nn.ModuleDict,
+        fuses_output: bool,
+        gives_video: bool,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(*args, **kwargs)
+        self.video = video
+        self.fusions: Any = fusions
+        self.fuses_output = fuses_output
+        self.gives_video = gives_video
+
+    def forward(
+        self,
+        src_tokens: Tensor,
+        src_lengths: Optional[Tensor] = None,
+        features: Optional[Tensor] = None,
+        padding_mask: Optional[Tensor] = None,
+        trace: Optional[FusionTrace] = None,
+    ) -> EncoderOut:
+        """Encode transcripts [B, S] and frames [B, M, D], as :meth:`VgBartEncoder.forward` does.
+
+        The dict of :meth:`T5Encoder.forward` gets two more lists: ``video`` [B, M, D], empty if the
+        decoder has no fusions, and ``video_padding_mask`` [B, M] bool, empty if all frames are
+        attended to.
+        """
+        video, mask = self.video(features, padding_mask, self.embedding.weight.dtype)
+        encoder_out = self._encode(src_tokens, (video, mask, trace))
+        is_masked = self.gives_video and mask is not None
+        encoder_out["video"] = [video] if self.gives_video else []
+        encoder_out["video_padding_mask"] = [mask] if is_masked else []
+        return encoder_out
+
+    def fuse(self, x: Tensor, number: int, video: Any) -> Tensor:
+        # As released, the fusion of the last layer comes after the final norm, see fuse_output().
+        is_later = self.fuses_output and number == len(self.layers)
+        if is_later or str(number) not in self.fusions:
+            return x
+        features, mask, trace = video
+        fusion = self.fusions[str(number)]
+        return fuse_at_unit_scale(fusion, x, fusion.project(features), mask, trace)
+
+    def fuse_output(self, x: Tensor, video: Any) -> Tensor:
+        number = str(len(self.layers))
+        if not self.fuses_output or number not in self.fusions:
+            return x
+        features, mask, trace = video
+        fusion = self.fusions[number]
+        # After the norm the text has unit scale already.
+        return fusion(x, fusion.project(features), mask, trace)
+
+
+class VgT5Decoder(T5Decoder):
+    """T5 decoder with video fusions after some layers, see :class:`VgT5Encoder`."""
+
+    def __init__(self, *args: Any, fusions: nn.ModuleDict, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.fusions: Any = fusions
+
+    def _source(self, encoder_out: EncoderOut) -> dict[str, Any]:
+        source = super()._source(encoder_out)
+        source["video"] = {
+            number: fusion.project(encoder_out["video"][0])
+            for number, fusion in self.fusions.items()
+        }
+        mask = encoder_out["video_padding_mask"]
+        source["video_padding_mask"] = mask[0] if mask else None
+        return source
+
+    def fuse(
+        self, x: Tensor, number: int, source: dict[str, Any], trace: Optional[FusionTrace] = None
+    ) -> Tensor:
+        if str(number) not in self.fusions:
+            return x
+        projected = source["video"][str(number)]
+        mask = source["video_padding_mask"]
+        text = x
+        if len(projected[0]) != len(x):
+            # the beams of an item are several queries to its frames
+            text = x.view(len(projected[0]), -1, x.size(-1))
+        fused = fuse_at_unit_scale(self.fusions[str(number)], text, projected, mask, trace)
+        return fused.view_as(x)
 
 
 @dataclass
 class VgT5Config(VideoGuidedConfig, T5Config):
-    """Options of VG-T5.
-
-    The defaults are the sizes of T5-base, and the video fusion of the best system of Yu et al.
-    2021, Table 2.
-    """
+    """Options of VG-T5: T5-base, and the best video fusion of Yu et al. 2021, Table 2."""
 
     fusion_encoder_layers: Optional[str] = option(
         None,
@@ -81,24 +208,13 @@ class VgT5Config(VideoGuidedConfig, T5Config):
 
 
 @register_model("vg_t5", dataclass=VgT5Config)
-class VgT5Model(LoadStateDictMixin, FairseqEncoderDecoderModel):
-    """Model that summarises transcripts and videos (VG-T5).
-
-    ``provenance``, the record of dictionary and features, becomes part of the state dict.
-    """
+class VgT5Model(T5Model):
+    """Model that summarises transcripts and videos (VG-T5)."""
 
     reads_video = True
 
-    def __init__(self, encoder: VgT5Encoder, decoder: VgT5Decoder, provenance: Provenance) -> None:
-        super().__init__(encoder, decoder)
-        self.data_version = provenance
-        # T5 starts from its padding token; the task hands start_index to the generator.
-        self.start_index = decoder.dictionary.pad()
-
     @classmethod
     def build_model(cls, cfg: Any, task: Any) -> "VgT5Model":
-        """Build the model of a config."""
-        check_t5_options(T5Config, cfg, task)
         video_dim = getattr(task, "feature_dim", 0)
         cfg = _completed(cfg)
         check_video_guided(cfg, video_dim=video_dim)
@@ -117,28 +233,13 @@ class VgT5Model(LoadStateDictMixin, FairseqEncoderDecoderModel):
         )
         return cls(encoder, decoder, Provenance.of_task(task, has_source=True))
 
-    def forward(
-        self,
-        src_tokens: Tensor,
-        src_lengths: Optional[Tensor],
-        prev_output_tokens: Tensor,
-        features: Optional[Tensor] = None,
-        padding_mask: Optional[Tensor] = None,
-    ) -> tuple[Tensor, dict[str, Any]]:
-        """Compute logits [B, T, V] of summaries [B, T], and a dict without attention weights.
-
-        See :meth:`VgT5Encoder.forward` for the inputs of the encoder.
-        """
-        encoder_out = self.encoder(src_tokens, src_lengths, features, padding_mask)
-        return self.decoder(prev_output_tokens, encoder_out)
-
     def upgrade_state_dict_named(self, state_dict: dict[str, Tensor], name: str) -> None:
-        """Add the parameters of the video fusion to the weights of a text-only T5.
-
-        Weights of a VG-T5 do not change.
-        """
-        check_t5_weights(self, state_dict)
-        add_missing_t5_weights(self, state_dict)
+        """Add the parameters of the video fusion to the weights of a text-only T5."""
+        if add_missing_weights(self, state_dict) and STATE_KEY in state_dict:
+            provenance = decode_provenance(state_dict[STATE_KEY])
+            feature_dim = getattr(self, MODULE_NAME).feature_dim
+            # The record of a text-only T5 says "no features", for which the model would refuse it.
+            state_dict[STATE_KEY] = encode_json({**provenance, "feature_dim": feature_dim})
         super().upgrade_state_dict_named(state_dict, name)
 
 

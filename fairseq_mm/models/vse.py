@@ -39,7 +39,7 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from fairseq_mm.errors import UserError
 from fairseq_mm.models._bases import LoadStateDictMixin
-from fairseq_mm.models._options import check_sizes, option
+from fairseq_mm.models._options import option
 from fairseq_mm.models._pooled_features import (
     FeatureScaling,
     feature_scaling_option,
@@ -64,12 +64,8 @@ class PeepholeLSTM(nn.Module):
         o(t) = sigmoid(x(t) W_xo + m(t-1) W_ho + c(t) W_co + b_o)       (4)
         m(t) = o(t) tanh(c(t))                                          (5)
 
-    where x is the input, m the state, c the cell, and i, f and o are the input, forget and output
-    gate. The initial state m(0) and cell c(0) are zero.
-
-    Args:
-        diagonal: True if W_ci, W_cf and W_co are diagonal, as in other descriptions of peepholes;
-            the equations of Kiros et al. 2014 multiply by full matrices.
+    The initial state m(0) and cell c(0) are zero. With ``diagonal``, W_ci, W_cf and W_co are
+    diagonal, as in other descriptions of peepholes.
     """
 
     def __init__(self, input_dim: int, hidden_dim: int, *, diagonal: bool = False) -> None:
@@ -92,10 +88,7 @@ class PeepholeLSTM(nn.Module):
         nn.init.zeros_(self.input_proj.bias)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Compute the state after each input of x, which may be right-padded.
-
-        The shape changes from [B, T, input_dim] to [B, T, hidden_dim].
-        """
+        """Compute the state after each input: [B, T, input_dim] -> [B, T, hidden_dim]."""
         B, H = x.size(0), self.hidden_dim
         inputs = self.input_proj(x).unbind(1)  # T of [B, 4H]
         hidden_weight = self.hidden_weight.t()
@@ -104,7 +97,6 @@ class PeepholeLSTM(nn.Module):
         peepholes = x.new_zeros(B, 2 * H)  # the cell's terms in the gates i and f
         states = []
         for t, term in enumerate(inputs):
-            # The first state is zero, so its product is left out.
             gates = term if t == 0 else torch.addmm(term, hidden, hidden_weight)
             input_gate, forget_gate = torch.sigmoid(gates[:, : 2 * H] + peepholes).chunk(2, dim=1)
             cell = forget_gate * cell + input_gate * torch.tanh(gates[:, 3 * H :])
@@ -130,14 +122,10 @@ def pool_mean(x: Tensor, lengths: Tensor) -> Tensor:
 
 
 def pool_max(x: Tensor, lengths: Tensor) -> Tensor:
-    """Take the largest value of each dimension over the vectors of each row.
+    """Take the largest value of each dimension over the vectors of each row: [B, N, D] -> [B, D].
 
-    Args:
-        x: [B, N, D] vectors, right-padded; N is 1 or more.
-        lengths: [B] number of vectors of each row without padding.
-
-    Returns:
-        [B, D]; zeros for a row without vectors.
+    ``lengths`` [B] are the numbers of vectors of each row without padding, which is on the right.
+    The result is zero for a row without vectors.
     """
     largest = x.masked_fill(_is_padding(x, lengths), float("-inf")).amax(1)
     return largest.masked_fill((lengths == 0).unsqueeze(1), 0.0)
@@ -172,9 +160,8 @@ class GeneralizedPooling(nn.Module):
     def get_weights(self, shortest: int, longest: int) -> Tensor:
         """Compute the weights theta of rows with ``shortest`` to ``longest`` vectors.
 
-        Returns:
-            [longest - shortest + 1, longest] weights; row i has the weights of rows with
-            ``shortest + i`` vectors, followed by zeros.
+        Row i of the result [longest - shortest + 1, longest] has the weights of rows with
+        ``shortest + i`` vectors, followed by zeros.
         """
         dtype, device = self.score_proj.weight.dtype, self.score_proj.weight.device
         encodings = sinusoids(torch.arange(1, longest + 1, device=device), _POSITION_DIM).to(dtype)
@@ -297,9 +284,8 @@ class SentenceEncoder(nn.Module):
     def with_signs(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
         """Add the special tokens of the option ``sentence_signs`` to right-padded words [B, T].
 
-        A ``</s>`` at the end of the words is removed first. Returns words and special tokens as
-        [B, R], right-padded to the longest row of R tokens, and the number [B] of tokens of each
-        row without padding.
+        A ``</s>`` at the end of the words is removed first. Returns words and special tokens [B,
+        R], right-padded, and the number [B] of tokens of each row without padding.
         """
         is_word = (tokens != self.pad) & (tokens != self.end)
         lengths = is_word.sum(dim=1)
@@ -320,9 +306,8 @@ class SentenceEncoder(nn.Module):
         return read, lengths
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """Encode right-padded words [B, T], with or without ``</s>`` at the end of a sentence.
-
-        Returns vectors [B, embed_dim], which are zero for a sentence without tokens.
+        """Encode right-padded words [B, T], with or without ``</s>``: [B, embed_dim], zero without
+        tokens.
         """
         read, lengths = self.with_signs(tokens)
         if read.size(1) == 0:
@@ -338,10 +323,7 @@ class SentenceEncoder(nn.Module):
         return self.dropout(self._pool(states, lengths))
 
     def _pool(self, vectors: Tensor, lengths: Tensor) -> Tensor:
-        """Pool right-padded states or word vectors [B, R, D] to [B, D]; zeros without tokens.
-
-        ``lengths`` [B] are the numbers of tokens without padding.
-        """
+        """Pool right-padded states or word vectors [B, R, D] to [B, D]; zeros without tokens."""
         if self.generalized_pooling is not None:
             return self.generalized_pooling(vectors, lengths)
         if self.pooling != "encoder":
@@ -388,8 +370,6 @@ class VseModel(LoadStateDictMixin, BaseFairseqModel):
 
     @classmethod
     def build_model(cls, cfg: VseConfig, task: Any) -> "VseModel":
-        """Build the model of a config."""
-        check_sizes(VseConfig, cfg)
         encoder = SentenceEncoder(task.target_dictionary, cfg)
         if cfg.word_vectors:
             fill_word_vectors(
@@ -406,11 +386,10 @@ class VseModel(LoadStateDictMixin, BaseFairseqModel):
         return model
 
     def embed_images(self, features: Tensor, padding_mask: Tensor) -> Tensor:
-        """Embed images from features [B, N, D] of N regions.
+        """Embed images from features [B, N, D] of N regions: [B, embed_dim] float32.
 
-        ``padding_mask`` is [B, N] bool, True at padding. Returns embeddings [B, embed_dim] float32.
-        They have unit length if the option ``image_norm`` is ``always``, or if it is ``evaluation``
-        and the model is in evaluation mode.
+        ``padding_mask`` is [B, N] bool, True at padding. The option ``image_norm`` says when
+        embeddings have unit length.
         """
         if self.region_pooling is None:
             features = masked_mean(features, padding_mask)  # [B, D]
@@ -425,9 +404,7 @@ class VseModel(LoadStateDictMixin, BaseFairseqModel):
         return embedded
 
     def embed_sentences(self, tokens: Tensor) -> Tensor:
-        """Embed sentences, right-padded words [B, T] with or without ``</s>`` at the end.
-
-        Returns embeddings [B, embed_dim] float32 of unit length; zeros for a sentence without
+        """Embed right-padded words [B, T]: [B, embed_dim] float32 of unit length; zeros without
         tokens.
         """
         # float32, because lengths of half-precision vectors are 1 only to the third digit.
@@ -436,10 +413,7 @@ class VseModel(LoadStateDictMixin, BaseFairseqModel):
     def forward(
         self, features: Tensor, padding_mask: Tensor, tokens: Optional[Tensor] = None, **unused: Any
     ) -> tuple[Tensor, Tensor]:
-        """Compute embeddings of the images and of the sentences of a batch, [B, embed_dim] each.
-
-        See :meth:`embed_images` and :meth:`embed_sentences` for the arguments.
-        """
+        """Embed the images and the sentences of a batch, [B, embed_dim] each."""
         if tokens is None:
             raise UserError(
                 "models that embed images and sentences are trained with --criterion "
@@ -452,12 +426,7 @@ def fill_word_vectors(embedding: nn.Embedding, vectors: np.ndarray, is_found: np
     """Copy pretrained vectors into an embedding of V words.
 
     Words without a pretrained vector keep their random vector, scaled to the typical length of the
-    pretrained vectors.
-
-    Args:
-        embedding: Embedding with uniformly sampled vectors.
-        vectors: [V, D] float32 pretrained vectors, in the order of the dictionary.
-        is_found: [V] bool, True for words with a pretrained vector; at least one is True.
+    pretrained vectors [V, D] float32. ``is_found`` is [V] bool, True at least once.
     """
     has_vector = torch.from_numpy(is_found)
     if embedding.padding_idx is not None:
@@ -466,8 +435,6 @@ def fill_word_vectors(embedding: nn.Embedding, vectors: np.ndarray, is_found: np
     # The root mean square of a uniform distribution is its bound divided by the root of 3.
     bound = float(pretrained.pow(2).mean().sqrt()) * 3**0.5
     with torch.no_grad():
-        # Random vectors are scaled to the typical length of the pretrained vectors, so that words
-        # of both kinds are alike.
         embedding.weight *= bound / _INITIAL_WORDS
         embedding.weight[has_vector] = pretrained
 

@@ -1,6 +1,7 @@
 """Caches keys and values of earlier tokens between decoding steps."""
 
 import itertools
+from collections.abc import Callable
 from typing import Any, Optional
 
 import torch
@@ -75,6 +76,20 @@ def reorder_state(state: dict[str, Any], new_order: Tensor) -> dict[str, Any]:
     return {
         key: x if keeps and key != "past" else select_rows(x, new_order) for key, x in state.items()
     }
+
+
+def project_items(project: Callable[[Any], Any], sources: Any, items: Optional[Tensor]) -> Any:
+    """Project the encoder's output once for each item (example), and copy the result to its rows.
+
+    ``items`` [R] is the index of each row's item; None to project every row.
+    """
+    if items is None:
+        return project(sources)
+    unique, rows = items.unique(return_inverse=True)
+    # One row per item; any will do, because the beams of an item have equal outputs of the encoder.
+    numbers = torch.arange(len(rows), device=rows.device)
+    chosen = torch.zeros_like(unique).scatter_(0, rows, numbers)
+    return select_rows(project(select_rows(sources, chosen)), rows)
 
 
 def group_rows(rows: Tensor, num_items: int) -> tuple[Optional[Tensor], int]:

@@ -7,7 +7,7 @@ import torch
 from toy_data import make_dictionary
 
 from fairseq_mm.errors import UserError
-from fairseq_mm.models._conv_encoder import ConvEncoder
+from fairseq_mm.models._conv_decoder import ConvEncoder
 
 PAD, E = 1, 6
 

@@ -212,9 +212,8 @@ def test_weights_with_slices_load_as_they_are():
 @pytest.mark.parametrize(
     ("option", "value", "message"),
     [
-        ("slice_noise", float("nan"), "--slice-noise must be a number above 0"),
-        ("slice_temperature", 1e-45, "--slice-temperature must be a number of 0.001 or more"),
-        ("slice_temperature", float("inf"), "--slice-temperature must be a number of 0.001 or"),
+        ("slice_noise", float("nan"), "--slice-noise must be above 0, but is nan"),
+        ("slice_temperature", 1e-45, "--slice-temperature must be 0.001 or more"),
     ],
 )
 def test_noise_and_temperature_out_of_range_are_refused(option, value, message):

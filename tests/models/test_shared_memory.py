@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from fairseq_mm.models._shared_memory import ROWS, SharedMemory, reorder_items
+from fairseq_mm.models._vg_bart_parts import ROWS, SharedMemory, reorder_items
 from fairseq_mm.modules.video_fusion import VideoFusion
 
 B, S, C, M, D = 3, 4, 6, 5, 7

@@ -14,11 +14,11 @@ from fairseq_mm.errors import UserError
         (
             "transtory_decoder_tiny",
             {"decoder_attention_heads": 3},
-            r"--decoder-attention-heads must divide --embedding-dim \(8\), but is 3",
+            r"--decoder-attention-heads must be a divisor of --embedding-dim \(8\), but is 3",
         ),
         ("transtory_full_tiny", {"encoder_layers": -1}, "--encoder-layers must be 0 or more"),
         ("transtory_xl_tiny", {"segment_length": -1}, "--segment-length must be 0 or more"),
-        ("transtory_xl_tiny", {"model_dim": 7}, "--model-dim must be even, .* but is 7"),
+        ("transtory_xl_tiny", {"model_dim": 7}, "--model-dim must be a multiple of 2, but is 7"),
     ],
 )
 def test_sizes_out_of_range_are_named(arch, options, message):

@@ -15,30 +15,32 @@ STORY = {"max_source_positions": 12, "max_target_positions": 12}
         ({"encoder_layers": "exit()"}, r"--encoder-layers must be a list of \(channels, width\)"),
         (
             {"decoder_attention": "[True, True]"},
-            r"--decoder-attention must have one entry for each of the 3 layers, but .* has 2\.",
+            "--decoder-attention must be a list of one entry for each of the 3 layers",
         ),
         (
             {"self_attention": "[True] * 4"},
-            r"--self-attention must have one entry for each of the 3 layers, but .* has 4\.",
+            "--self-attention must be a list of one entry for each of the 3 layers",
         ),
         ({"self_attention": "yes"}, "--self-attention must be True, False or a list of them"),
         ({"gated_attention": "1"}, "--gated-attention must be True or False, but is '1' instead"),
         ({"downsample": "[True]"}, "--downsample must be True or False"),
         (
             {"multihead_self_attention_nheads": 5},
-            r"--multihead-self-attention-nheads must divide --decoder-embed-dim \(16\), but is 5\.",
+            r"--multihead-self-attention-nheads must be a divisor of --decoder-embed-dim \(16\)",
         ),
-        ({"multihead_attention_nheads": -1}, "--multihead-attention-nheads must divide"),
+        ({"multihead_attention_nheads": -1}, "--multihead-attention-nheads must be 1 or more"),
         (
             {"encoder_embed_dim": 12},
             r"--encoder-embed-dim \(12\) and --decoder-embed-dim \(16\) must be equal",
         ),
-        ({"decoder_out_embed_dim": -3}, r"--decoder-out-embed-dim cannot be -3\."),
-        ({"dropout": 1.0}, r"--dropout cannot be 1\.0\."),
-        ({"max_source_positions": 2}, "--max-source-positions must be 3 or more, but is 2 instead"),
-        ({"max_target_positions": None}, "--max-target-positions must be 3 or more, but is None"),
+        ({"decoder_out_embed_dim": -3}, "--decoder-out-embed-dim must be 1 or more, but is -3"),
+        ({"dropout": 1.0}, "--dropout must be 0 or more and below 1"),
+        ({"max_source_positions": 2}, "--max-source-positions must be 3 or more, but is 2"),
         ({"encoder_attention": "True"}, "--encoder-attention must be False, --encoder-attention-n"),
-        ({"encoder_attention": "[False]"}, "--encoder-attention must have one entry for each of t"),
+        (
+            {"encoder_attention": "[False]"},
+            "--encoder-attention must be a list of one entry for each",
+        ),
         ({"project_input": "False"}, "--project-input True: this system has nothing else"),
         ({"pretrained": "True"}, "--pretrained True needs --pretrained-checkpoint PATH"),
         ({"pretrained": "maybe"}, "--pretrained must be True or False, but is 'maybe' instead"),
@@ -62,8 +64,8 @@ def test_options_of_a_story_model(options, message):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"max_positions": 2}, "--max-positions must be 3 or more, but is 2 instead"),
-        ({"dropout": 2}, "--dropout cannot be 2"),
+        ({"max_positions": 2}, "--max-positions must be 3 or more, but is 2"),
+        ({"dropout": 2}, "--dropout must be 0 or more and below 1"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, dict) else "",
 )

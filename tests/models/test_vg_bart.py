@@ -345,7 +345,7 @@ def test_a_published_bart_loads_and_the_rest_keeps_its_initial_values(caplog):
     weights = of_published(plain)
     with caplog.at_level(logging.INFO):
         model.load_state_dict(weights, strict=True)
-    assert "text-only BART: " in caplog.text
+    assert "a text-only checkpoint: " in caplog.text
     after = model.state_dict()
     for key, x in plain.state_dict().items():
         assert key.endswith(DUPLICATES) or torch.equal(after[key], x), key
@@ -355,13 +355,11 @@ def test_a_published_bart_loads_and_the_rest_keeps_its_initial_values(caplog):
         assert torch.equal(after[key], before[key]), key
 
 
-def test_the_row_of_mask_is_left_out_as_in_fairseq(caplog):
+def test_the_row_of_mask_is_left_out_as_in_fairseq():
     with_mask = make_dictionary()
     with_mask.add_symbol("<mask>")
     plain, model = shaken(text_only(with_mask)), build()
-    with caplog.at_level(logging.INFO):
-        model.load_state_dict(of_published(plain))
-    assert "that of <mask>, is left out" in caplog.text
+    model.load_state_dict(of_published(plain))
     embeddings = plain.encoder.embed_tokens.weight
     assert torch.equal(model.encoder.embed_tokens.weight, embeddings[:-1])
     assert model.decoder.output_projection.weight is model.encoder.embed_tokens.weight
@@ -402,23 +400,18 @@ def test_a_trained_vg_bart_with_other_fusions_is_refused_in_one_line():
 
 
 @pytest.mark.parametrize(
-    ("chosen", "message"),
-    [
-        ({"encoder_layers": 3}, r"another than the BART of --arch .*: 3 encoder and 2 decoder"),
-        ({"encoder_embed_dim": 4}, r"another than the BART .* 4 channels.*expected .* 8 channels"),
-        ({"max_source_positions": 9}, "positions for 9 and 1024 tokens; expected .* for 1024 and"),
-    ],
+    "chosen", [{"encoder_layers": 3}, {"encoder_embed_dim": 4}, {"max_source_positions": 9}]
 )
-def test_a_bart_of_another_size_is_refused_in_one_line(chosen, message):
+def test_a_bart_of_another_size_is_refused_in_one_line(chosen):
     weights = text_only(**chosen).state_dict()
-    with pytest.raises(UserError, match=message) as caught:
+    with pytest.raises(UserError, match=r"^its weights do not fit the model: ") as caught:
         build().load_state_dict(weights)
     assert "\n" not in str(caught.value)
 
 
 def test_another_backbone_is_refused_in_one_line():
     weights = build_model("t5_tiny", video_task()).state_dict()
-    with pytest.raises(UserError, match="another than the BART of --arch vg_bart"):
+    with pytest.raises(UserError, match="of another model than BART: it has no"):
         build().load_state_dict(weights)
 
 
@@ -430,12 +423,10 @@ def test_a_dictionary_of_another_size_is_refused_in_one_line():
         build().load_state_dict(of_published(text_only(dictionary)))
 
 
-def test_features_of_another_size_are_refused_when_loading_and_when_reading(batch):
+def test_features_of_another_size_are_refused():
     model, wider = build(), build(task=video_task(feature_dim=D + 1))
     with pytest.raises(UserError, match=r"trained on 6-dimensional features, but .* has 5"):
         model.load_state_dict(wider.state_dict())
-    with pytest.raises(UserError, match="a batch has no features of videos"):
-        model(**text_of(batch))
 
 
 # Options
@@ -552,10 +543,13 @@ def test_a_transcript_longer_than_the_positions_is_refused(batch):
             {"compat": "released", "fusion_decoder_layers": "1"},
             "--compat released must be without --fusion-decoder-layers",
         ),
-        ({"fusion_heads": 4}, r"--fusion-heads must divide --fusion-dim \(6\), but is 4"),
-        ({"fusion_heads": -1}, "--fusion-heads must be 1 or more, but is -1"),
+        ({"fusion_heads": 4}, r"--fusion-heads must be a divisor of --fusion-dim \(6\), but is 4"),
+        ({"fusion_heads": -1}, "--fusion-heads must be 0 or more, but is -1"),
         ({"video_encoder_heads": 2}, "--video-encoder-heads must divide the feature dimension 5"),
-        ({"encoder_attention_heads": 3}, "--encoder-attention-heads must divide --encoder-embed"),
+        (
+            {"encoder_attention_heads": 3},
+            "--encoder-attention-heads must be a divisor of --encoder",
+        ),
         ({"video_dropout": 1.0}, "--video-dropout must be 0 or more and below 1, but is 1.0"),
         ({"video_encoder_layers": -1}, "--video-encoder-layers must be 0 or more, but is -1"),
     ],
@@ -569,7 +563,7 @@ def test_what_cannot_be_is_said_in_one_line(chosen, message):
 def test_unlike_dictionaries_and_absent_features_are_refused():
     with pytest.raises(UserError, match=r"one dictionary.* --joined-dictionary"):
         build(task=video_task(source_dictionary=make_dictionary(reverse=True)))
-    with pytest.raises(UserError, match="the task gives no features of videos"):
+    with pytest.raises(UserError, match="reads features of videos, but the task gives none"):
         build(task=video_task(feature_dim=0))
 
 

@@ -6,7 +6,7 @@ from numerics import assert_close
 from toy_data import build_model, video_task
 
 from fairseq_mm.errors import UserError
-from fairseq_mm.models._vg_t5_parts import fuse_at_unit_scale
+from fairseq_mm.models.vg_t5 import fuse_at_unit_scale
 from fairseq_mm.modules.video_fusion import FusionTrace, VideoFusion
 
 B, S, T, M, D = 3, 6, 5, 4, 5
@@ -140,9 +140,7 @@ def test_another_backbone_is_refused():
     other = build_model("t5_tiny", video_task(), ffn_dim=20)
     bart = build_model("vg_bart_tiny", video_task())
     for model in (other, bart):
-        with pytest.raises(
-            UserError, match=r"^the checkpoint's backbone is another than the model"
-        ):
+        with pytest.raises(UserError, match=r"^its weights do not fit the model"):
             make().load_state_dict(model.state_dict())
 
 

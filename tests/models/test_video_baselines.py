@@ -9,7 +9,7 @@ from numerics import assert_close
 from toy_data import build_model, make_dictionary, video_task
 
 from fairseq_mm.errors import UserError
-from fairseq_mm.models._frames import FramePositions
+from fairseq_mm.models._hierarchical_transformer import FramePositions
 from fairseq_mm.modules.cross_fusion import CrossFusion
 
 SYSTEMS = [
@@ -223,7 +223,9 @@ def test_sizes_are_checked(arch):
     with pytest.raises(UserError, match="--encoder-layers must be 1 or more, but is 0"):
         build_model(f"{arch}_tiny", video_task(), encoder_layers=0)
     if "transformer" in arch:
-        with pytest.raises(UserError, match=r"--attention-heads must divide --embed-dim \(16\)"):
+        with pytest.raises(
+            UserError, match=r"--attention-heads must be a divisor of --embed-dim \(16\)"
+        ):
             build_model(f"{arch}_tiny", video_task(), attention_heads=3)
         with pytest.raises(UserError, match="--video-positions must be 1 or more"):
             build_model(f"{arch}_tiny", video_task(), video_positions=0)
@@ -262,7 +264,8 @@ def test_a_tiny_model_learns_examples_by_heart_and_videos_take_their_summaries_a
     previous = torch.cat([target[:, -1:], target[:, :-1]], dim=1)
     optimizer = torch.optim.Adam(model.parameters(), lr=0.02)
     for _ in range(300):
-        logits = model(tokens, lengths, previous, features, padding_mask)[0]
+        visual = {"features": features, "padding_mask": padding_mask}
+        logits = model(tokens, lengths, previous, **visual)[0]
         loss = F.cross_entropy(logits.flatten(0, 1), target.flatten())
         if loss < 0.03:
             break
