@@ -158,8 +158,7 @@ def _check_features(folder: str, paths: Optional[str], stores: list[Any]) -> Ite
         # The store records that its values are finite, but they may have changed since then.
         store.check_finite(reread=True)
         for one in store.stores:
-            if one.content_checksum:  # other programs write no checksum
-                one.check_content()
+            one.check_content()
     except Exception as error:
         yield "PROBLEM", "features", _describe(error), "make it anew with extract or store import"
         return

@@ -188,7 +188,7 @@ def _write(
     rows: "list[tuple[str, np.ndarray]]",
     sentence_ids: list[str],
 ) -> None:
-    from fairseq_mm.data.feature_store_writer import FeatureStoreWriter, remove_leftover
+    from fairseq_mm.data.feature_store_writer import FeatureStoreWriter
     from fairseq_mm.data.output_file import output_file
     from fairseq_mm.inference.extractor_provenance import VECTORS_EXTRACTOR
 
@@ -203,7 +203,6 @@ def _write(
     attributes = {"extractor": VECTORS_EXTRACTOR, "weights": checkpoint.digest}
     if os.path.exists(args.output) and not args.overwrite:
         _check_same(args.output, attributes, rows)
-        remove_leftover(args.output)
         print(f"{args.output}: is complete: all {len(rows)} vectors are in it", file=sys.stderr)
         return
     with FeatureStoreWriter(

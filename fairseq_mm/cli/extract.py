@@ -187,7 +187,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from fairseq_mm.data.feature_store_writer import remove_leftover
     from fairseq_mm.extract.extractor import build_extractor
     from fairseq_mm.extract.networks import find_family
     from fairseq_mm.extract.runner import extract_to_store
@@ -207,7 +206,6 @@ def run(args: argparse.Namespace) -> int:
     if args.shard is not None:
         items, output, shard = _select_shard(items, output, args.shard)
     if os.path.exists(output) and not args.overwrite:
-        remove_leftover(output)
         raise UserError(f"{output}: is finished. Choose another --output, or --overwrite.")
     keep_freed_memory()
     extractor = build_extractor(

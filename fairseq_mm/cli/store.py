@@ -20,20 +20,23 @@ from typing import Callable, Optional
 
 from fairseq_mm.cli import arguments
 from fairseq_mm.cli.arguments import FLAG, Rows
-from fairseq_mm.data.input_files import parse_json
+from fairseq_mm.data.input_files import parse_object
 from fairseq_mm.errors import EXIT_STATUS, UserError
 
 # longest attribute that `store info` prints whole; preprocessing of videos has 300 characters
 _MAX_SHOWN = 500
 _FILE = {"metavar": "FILE"}
 _NAME = {"metavar": "NAME"}
-_DTYPES = {"choices": ("float16", "float32")}
-# earlier versions took the store to make as the last argument; scripts still give it so
-_OUT: Rows = {
-    "out": ("Feature store to make, where --output is not given.", {"metavar": "OUT", "nargs": "?"})
+_DTYPE: Rows = {
+    "--dtype": (
+        "Type of the new store's numbers (default: as they are).",
+        {"choices": ("float16", "float32")},
+    )
 }
-_OUTPUT: Rows = {"--output": ("Feature store to make.", _FILE)}
-_OVERWRITE: Rows = {"--overwrite": ("Replace a finished store.", FLAG)}
+_OUTPUT: Rows = {
+    "--output": ("Feature store to make.", {"required": True, **_FILE}),
+    "--overwrite": ("Replace a finished store.", FLAG),
+}
 _PATHS: Rows = {"paths": ("Feature stores to read.", {"nargs": "+", "metavar": "PATH"})}
 ACTIONS: dict[str, tuple[str, Rows]] = {
     "info": (
@@ -44,28 +47,18 @@ ACTIONS: dict[str, tuple[str, Rows]] = {
             "--json": ("Print a JSON object (with --ids one a line).", FLAG),
         },
     ),
-    "verify": (
-        "Check structure and all rows, and print a checksum of the content.",
-        {
-            **_PATHS,
-            "--repair": (
-                "Add the checksum of its metadata to a store that has no error and no checksum.",
-                FLAG,
-            ),
-        },
-    ),
+    "verify": ("Check structure and all rows, and print a digest of the content.", _PATHS),
     "import": (
         "Make a store of a folder of .npy or .npz files (one an item), an .npz, an .npy array "
-        "with a list of ids, or VSE++'s x_ims.npy beside x_caps.txt. An interrupted import "
-        "continues. Give --extractor, --weights, --layer and --preprocessing if a model that is "
+        "with a list of ids, or VSE++'s x_ims.npy beside x_caps.txt. "
+        "Give --extractor, --weights, --layer and --preprocessing if a model that is "
         "trained on the features is to caption image files.",
         {
             "source": ("Folder, .npz or .npy file.", {"metavar": "SOURCE"}),
-            **_OUT,
             **_OUTPUT,
             "--ids": ("Ids of an .npy array's rows, one a line.", _FILE),
             "--array": ("Array of a folder's .npz files.", _NAME),
-            "--dtype": ("Type of the store's numbers (default: the source's).", _DTYPES),
+            **_DTYPE,
             "--extractor": ("Network that made the features.", _NAME),
             "--weights": (
                 "State dict file of the network, whose SHA-256 is recorded, or a name such as "
@@ -79,33 +72,26 @@ ACTIONS: dict[str, tuple[str, Rows]] = {
                 'has its default: \'{"resize": "squash", "resize_size": 224, "crop": "none"}\'.',
                 {"metavar": "JSON"},
             ),
-            **_OVERWRITE,
         },
     ),
     "merge": (
         "Merge several stores into one.",
         {
-            "paths": (
-                "Feature stores to read; without --output the last one is made.",
-                {"nargs": "+", "metavar": "PATH"},
-            ),
+            **_PATHS,
             **_OUTPUT,
             "--incomplete": (
                 "Merge some of the parts that fairseq-mm extract --shard has made; without it, all "
                 "parts of a list must be given.",
                 FLAG,
             ),
-            **_OVERWRITE,
         },
     ),
     "convert": (
         "Change the type of the numbers.",
         {
             "path": ("Feature store to read.", {"metavar": "PATH"}),
-            **_OUT,
             **_OUTPUT,
-            "--dtype": ("Type of the new store's numbers.", _DTYPES),
-            **_OVERWRITE,
+            **_DTYPE,
         },
     ),
 }
@@ -116,56 +102,56 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> Optional[int]:
-    if args.action in ("import", "merge", "convert"):
-        _set_output(args)
-    run_action = {
-        "info": _info,
-        "verify": _verify,
-        "import": _import,
-        "merge": _merge,
-        "convert": _convert,
-    }
-    return run_action[args.action](args)
-
-
-def _set_output(args: argparse.Namespace) -> None:
-    """If ``--output`` is not given, set ``args.output`` to the last argument, as in ``cp``."""
-    if args.action == "merge":
-        if args.output is None:
-            args.output = args.paths.pop()
-            if not args.paths:
-                raise UserError(
-                    f"merge {args.output}: needs the stores to read, and --output with the store "
-                    "to make."
-                )
-    elif args.output is None:
-        args.output = args.out
-    elif args.out is not None:
-        raise UserError(f"{args.out} and --output {args.output}: name the store to make once.")
-    if args.output is None:
-        raise UserError(f"{args.action}: needs --output with the store to make.")
-    arguments.check_names(args)  # again: main checked before the output had its name
+    if args.action == "info":
+        return _info(args)
+    if args.action == "verify":
+        return _verify(args)
     arguments.check_writable("--output", args.output)
+    if args.action == "import":
+        return _import(args)
+    from fairseq_mm.data.feature_importers import merge_stores
+
+    is_merge = args.action == "merge"
+    merge_stores(
+        args.paths if is_merge else [args.path],
+        args.output,
+        dtype=None if is_merge else args.dtype,
+        ignore_missing_parts=is_merge and args.incomplete,
+        overwrite=args.overwrite,
+        progress=_progress_bar(args.action),
+    )
+    return _report_store(args.output)
 
 
 def _info(args: argparse.Namespace) -> None:
-    from fairseq_mm.data.feature_store_inspection import describe_store, rows_by_id
+    from fairseq_mm.data.feature_store import FeatureStore
 
+    store = FeatureStore(args.path)
+    rows = {key: store.count_rows(key) for key in store.ids}
     if args.ids:
-        for key, rows in rows_by_id(args.path):
-            print(json.dumps({"id": key, "rows": rows}) if args.json else f"{key}\t{rows}")
+        for key, count in rows.items():
+            print(json.dumps({"id": key, "rows": count}) if args.json else f"{key}\t{count}")
         return
-    facts = describe_store(args.path)
+    low, high = (min(rows.values()), max(rows.values())) if rows else (0, 0)
+    facts = {
+        "path": args.path,
+        "items": len(store),
+        "rows": sum(rows.values()),
+        "rows_per_item": [low, high],
+        "dim": store.dim,
+        "dtype": store.dtype.name,
+        "bytes": os.path.getsize(args.path),
+        "files_recorded": sum(store.get_source(key) is not None for key in rows),
+    }
     if args.json:
-        print(json.dumps(facts))
+        print(json.dumps({**facts, "digest": store.digest, "attributes": store.attributes}))
         return
     # --json has the fields as they are; people read one line a fact
-    low, high = facts.pop("rows_per_item")
     facts["rows"] = f"{facts['rows']} ({low if low == high else f'{low} to {high}'} an item)"
-    attributes = facts.pop("attributes")  # printed last, as there may be many
+    del facts["rows_per_item"]
     for name, value in facts.items():
         print(f"{name.replace('_', ' '):<26} {value}")
-    for name, value in sorted(attributes.items()):
+    for name, value in sorted(store.attributes.items()):
         text = str(value)
         if len(text) > _MAX_SHOWN:  # the config of a network of transformers has thousands
             text = f"{text[:60]}... ({len(text):,} characters; --json shows all)"
@@ -173,28 +159,25 @@ def _info(args: argparse.Namespace) -> None:
 
 
 def _verify(args: argparse.Namespace) -> int:
-    from fairseq_mm.data.feature_store_inspection import verify_store
+    from fairseq_mm.data.feature_store import FeatureStore
 
     failed = 0
     for path in args.paths:
         try:
-            report = verify_store(path, _progress_bar(f"verify {path}"), repair=args.repair)
+            store = FeatureStore(path)
+            store.check_finite(reread=True)
+            digest = store.check_content(_progress_bar(f"verify {path}"))
         except UserError as error:  # the other stores are verified all the same
             failed += 1
             print(f"fairseq-mm store: {error}", file=sys.stderr)
-        else:
-            print(f"{report['checksum']}  {path}  {report['items']} items: no error")
-            if report["is_repaired"]:
-                print(f"{path}: the checksum of its metadata was added", file=sys.stderr)
-            elif not report["has_checksum"]:
-                print(f"{path}: has no checksum of its metadata: --repair adds it", file=sys.stderr)
-            if not report["has_content_checksum"]:
-                print(
-                    f"{path}: an earlier version wrote it without a checksum of ids and rows, so "
-                    "that exchanged ids go unseen: `fairseq-mm store convert` writes one that has "
-                    "it",
-                    file=sys.stderr,
-                )
+            continue
+        print(f"{digest}  {path}  {len(store)} items: no error")
+        if not store.digest:
+            print(
+                f"{path}: was written without a digest, so that exchanged ids go unseen: "
+                "`fairseq-mm store convert` writes a store that has one",
+                file=sys.stderr,
+            )
     if failed:
         print(f"{failed} of {len(args.paths)} stores have errors", file=sys.stderr)
     return EXIT_STATUS if failed else 0
@@ -207,11 +190,7 @@ def _import(args: argparse.Namespace) -> None:
         open_source,
     )
 
-    source = open_source(
-        args.source,
-        ids_path=args.ids,
-        array=args.array,
-    )
+    source = open_source(args.source, ids_path=args.ids, array=args.array)
     attributes = extractor_attributes(
         extractor=args.extractor,
         weights=args.weights,
@@ -242,49 +221,13 @@ def _import(args: argparse.Namespace) -> None:
         )
 
 
-def _merge(args: argparse.Namespace) -> None:
-    from fairseq_mm.data.feature_store_copy import merge_stores
-
-    # merge_stores accepts an output that was merged from the same stores before
-    was_merged = os.path.exists(args.output) and not args.overwrite
-    merge_stores(
-        args.paths,
-        args.output,
-        ignore_missing_parts=args.incomplete,
-        overwrite=args.overwrite,
-        progress=_progress_bar("merge"),
-    )
-    if was_merged:
-        print(f"{args.output}: is complete: these stores were merged to it before")
-        return
-    _report_store(args.output)
-
-
-def _convert(args: argparse.Namespace) -> None:
-    from fairseq_mm.data.feature_store_copy import convert_store
-
-    convert_store(
-        args.path,
-        args.output,
-        dtype=args.dtype,
-        overwrite=args.overwrite,
-        progress=_progress_bar("convert"),
-    )
-    _report_store(args.output)
-
-
 def _complete_preprocessing(text: Optional[str]) -> Optional[str]:
     """Fill missing fields in the JSON object of ``--preprocessing`` with extract's defaults."""
     from fairseq_mm.extract.preprocessing import Preprocessing
 
     if text is None:
         return None
-    try:
-        values = {**dataclasses.asdict(Preprocessing()), **parse_json(text)}
-    except (ValueError, TypeError) as error:
-        raise UserError(
-            f"--preprocessing must be a JSON object, but is {text!r}: {error}"
-        ) from None
+    values = {**dataclasses.asdict(Preprocessing()), **parse_object(text, "--preprocessing")}
     # through from_json, which checks the values, and back to the form that extract writes
     return Preprocessing.from_json(json.dumps(values)).to_json()
 

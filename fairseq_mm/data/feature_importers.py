@@ -1,4 +1,4 @@
-"""Imports features from numpy files into a feature store.
+"""Imports features from numpy files into a feature store, and merges feature stores.
 
 ``open_source`` recognises these sources by name and content:
 
@@ -25,7 +25,12 @@ from typing import Callable, Optional, Union
 
 import numpy as np
 
-from fairseq_mm.data.feature_store import Progress
+from fairseq_mm.data.feature_store import (
+    SHARD_ATTRIBUTES,
+    FeatureStore,
+    Progress,
+    open_features,
+)
 from fairseq_mm.data.feature_store_writer import FeatureStoreWriter
 from fairseq_mm.data.input_files import compute_sha256, read_lines
 from fairseq_mm.data.numpy_files import StreamedArray, load_numpy, read_member
@@ -55,11 +60,9 @@ class FeatureSource:
     def __post_init__(self) -> None:
         if not self.keys:
             raise UserError(f"{self.name}: no items found.")
-        seen: set[str] = set()
-        for key in self.keys:
-            if key in seen:
-                raise UserError(f"{self.name}: the id {key!r} stands for two items.")
-            seen.add(key)
+        if len(set(self.keys)) < len(self.keys):
+            twice = next(key for i, key in enumerate(self.keys) if key in self.keys[:i])
+            raise UserError(f"{self.name}: the id {twice!r} stands for two items.")
 
 
 def open_source(
@@ -76,23 +79,14 @@ def open_source(
         array: Name of the array to read, if the ``.npz`` files of a folder have several arrays.
     """
     path = Path(path)
-    if not path.exists():
-        raise UserError(f"{path}: not found.")
-    is_array = path.is_file() and path.suffix == ".npy"
-    for flag, value, applies in (
-        ("--ids", ids_path, is_array),
-        ("--array", array, path.is_dir()),
-    ):
-        if value is not None and not applies:
-            kind = "a folder" if flag == "--array" else "one .npy file"
-            raise UserError(f"{path}: {flag} is for {kind}.")
+    is_array = path.suffix == ".npy"
+    if (ids_path and not is_array) or (array and not path.is_dir()):
+        raise UserError(f"{path}: --ids is for one .npy file, and --array for a folder.")
     if path.is_dir():
         return _open_folder(path, array)
-    if path.suffix == ".npz":
-        return _open_npz(path)
-    if is_array:
-        return _open_array(path, ids_path)
-    raise UserError(f"{path}: must be a folder, an .npy or an .npz file.")
+    if path.suffix not in (".npy", ".npz") or not path.exists():
+        raise UserError(f"{path}: must be a folder, an .npy or an .npz file.")
+    return _open_array(path, ids_path) if is_array else _open_npz(path)
 
 
 def import_features(
@@ -103,8 +97,8 @@ def import_features(
     dtype: Optional[str] = None,
     overwrite: bool = False,
     progress: Progress = iter,
-) -> int:
-    """Write the features of a source to a feature store, or continue an interrupted import.
+) -> None:
+    """Write the features of a source to a feature store.
 
     Args:
         source: Source of the features.
@@ -113,31 +107,82 @@ def import_features(
         dtype: ``float16`` or ``float32``; None for float16 if the source has float16, else float32.
         overwrite: Replace a finished store at ``out``.
         progress: Function that wraps the iteration over the ids, such as ``tqdm``.
-
-    Returns:
-        The number of imported images or videos.
     """
     # reused below: a stream of a compressed archive cannot go back to its beginning cheaply
     first = source.read(0)
     if dtype is None:
         dtype = "float16" if first.dtype == np.float16 else "float32"
-    attributes = {"imported_from": source.name, **attributes}
     with FeatureStoreWriter(
-        out, dim=first.shape[1], dtype=dtype, attributes=attributes, overwrite=overwrite
+        out,
+        dim=first.shape[1],
+        dtype=dtype,
+        attributes={"imported_from": source.name, **attributes},
+        overwrite=overwrite,
+        # continuing would read the source as a whole, too, to compare what is there with it
+        resume=False,
     ) as writer:
-        writer.refuse_others_than(source.keys)
-        for i, key in enumerate(progress(source.keys)):
-            if key in writer.done:
-                writer.check_same(key, source.read(i) if i else first)
-                continue
-            try:
+        try:
+            for i, key in enumerate(progress(source.keys)):
                 writer.append(key, source.read(i) if i else first)
-            except UserError:
-                # the user will correct the source: a partial store of the old one must not remain
-                writer.discard()
-                raise
+        except UserError:
+            writer.clear()
+            raise
         writer.finish()
-    return len(source.keys)
+
+
+def merge_stores(
+    paths: Sequence[str],
+    out: Union[str, os.PathLike],
+    *,
+    dtype: Optional[str] = None,
+    ignore_missing_parts: bool = False,
+    overwrite: bool = False,
+    progress: Progress = iter,
+) -> None:
+    """Write the features of several stores, in the order of ``paths``, or of one, to a new store.
+
+    Args:
+        paths: Paths of the stores, which have equal dimensions and no common id.
+        out: Path of the new store.
+        dtype: ``float16`` or ``float32``; None for float32 if one of the stores has float32.
+        ignore_missing_parts: Merge shards that ``extract --shard`` made, although some of the
+            shards are missing.
+        overwrite: Replace a store at ``out``.
+        progress: Function that wraps the iteration over the ids, such as ``tqdm``.
+    """
+    source = open_features(paths)
+    # the writer records the time of its own start, and a union is no part of a list any more
+    dropped = ("created", "package_version", *(SHARD_ATTRIBUTES if len(paths) > 1 else ()))
+    attributes = {k: v for k, v in source.attributes.items() if k not in dropped}
+    if len(paths) > 1 and not ignore_missing_parts:
+        _check_all_parts(source.stores)
+    with FeatureStoreWriter(
+        out,
+        dim=source.dim,
+        dtype=dtype or source.dtype,
+        attributes=attributes,
+        overwrite=overwrite,
+        resume=False,
+    ) as writer:
+        for key in progress(source.ids):
+            writer.append(key, source.read(key), source.get_source(key))
+        writer.finish()
+
+
+def _check_all_parts(stores: Sequence[FeatureStore]) -> None:
+    """Raise UserError if ``stores`` has some, but not all shards of ``extract --shard``."""
+    parts: dict[tuple[object, int], set[int]] = {}
+    for store in stores:
+        if "shard" in store.attributes:
+            number, count = map(int, str(store.attributes["shard"]).split("/"))
+            parts.setdefault((store.attributes.get("shard_of"), count), set()).add(number)
+    for (_, count), numbers in parts.items():
+        if len(numbers) < count:
+            missing = sorted({*range(1, count + 1)} - numbers)
+            raise UserError(
+                f"{stores[0].path}: of {count} parts of a list, {len(missing)} are not given, such "
+                f"as {missing[0]}. --incomplete merges some parts."
+            )
 
 
 def extractor_attributes(
@@ -192,7 +237,7 @@ def _read_file(path: Path, array: Optional[str]) -> np.ndarray:
     ``array`` is the name of the array to read from an ``.npz`` file; None if it has only one.
     """
     content = load_numpy(path)
-    if isinstance(content, np.ndarray):
+    if path.suffix == ".npy":
         return _to_rows(content, str(path))
     with content:
         return _to_rows(read_member(content, path, array), str(path))
@@ -200,35 +245,25 @@ def _read_file(path: Path, array: Optional[str]) -> np.ndarray:
 
 def _open_npz(path: Path) -> FeatureSource:
     archive = load_numpy(path)
-    if isinstance(archive, np.ndarray):
-        raise UserError(f"{path}: must be an .npz archive, but holds a single array: name it .npy.")
     names = list(archive.files)
-    if set(names) == {"features", "ids"}:
-        ids = read_member(archive, path, "ids")
-        if ids.ndim != 1 or ids.dtype.kind != "U":
-            raise UserError(f"{path}: `ids` must be [items] strings, but is {ids.dtype}.")
-        rows = StreamedArray(path, "features")
-        if len(ids) != rows.shape[0]:
-            raise UserError(
-                f"{path}: has {len(ids)} `ids`, but {rows.shape[0]} items of `features`."
-            )
-        return FeatureSource(path.name, ids.tolist(), lambda i: _to_rows(rows.read(i), rows.where))
-
-    def read(i: int) -> np.ndarray:
-        return _to_rows(read_member(archive, path, names[i]), f"{path}: {names[i]}")
-
-    return FeatureSource(path.name, names, read)
+    if set(names) != {"features", "ids"}:
+        return FeatureSource(
+            path.name,
+            names,
+            lambda i: _to_rows(read_member(archive, path, names[i]), f"{path}: {names[i]}"),
+        )
+    ids = [str(key) for key in read_member(archive, path, "ids")]
+    rows = StreamedArray(path, "features")
+    if len(ids) != rows.shape[0]:
+        raise UserError(f"{path}: has {len(ids)} `ids`, but {rows.shape[0]} items of `features`.")
+    return FeatureSource(path.name, ids, lambda i: _to_rows(rows.read(i), str(path)))
 
 
 def _open_array(path: Path, ids_path: Optional[str]) -> FeatureSource:
     rows = load_numpy(path)
-    if not isinstance(rows, np.ndarray):
-        raise UserError(f"{path}: must hold one array, but is an archive: name it .npz.")
-    if rows.ndim not in (2, 3, 4):
-        raise UserError(f"{path}: must be [items, D] or [items, R, D], but is {list(rows.shape)}.")
     captions = path.with_name(path.name.replace("_ims.npy", "_caps.txt"))
     if ids_path is not None:
-        ids = read_ids(ids_path)
+        ids = _read_ids(ids_path)
         firsts, ids = _find_first_rows(path, rows, ids, ids_path)
     elif captions != path and captions.exists():
         repeats = _count_repeats(path, rows, str(captions))
@@ -274,7 +309,7 @@ def _find_first_rows(
 
 
 def _count_repeats(path: Path, rows: np.ndarray, captions_path: str) -> int:
-    captions = len(read_ids(captions_path))
+    captions = len(_read_ids(captions_path))
     # files of Kiros et al. repeat the row of an image for each caption, others of VSE++ do not
     if captions == CAPTIONS_PER_IMAGE * len(rows):
         return 1
@@ -287,8 +322,7 @@ def _count_repeats(path: Path, rows: np.ndarray, captions_path: str) -> int:
 
 
 def open_files(name: str, paths: Mapping[str, Path], *, dim: int) -> FeatureSource:
-    """Return a source of features that reads each image or video from its own file. Raise
-    UserError if there are no files.
+    """Return a source of features that reads each image or video from its own file.
 
     Args:
         name: Name of the source, saved in the store as ``imported_from``.
@@ -309,34 +343,22 @@ def open_files(name: str, paths: Mapping[str, Path], *, dim: int) -> FeatureSour
     return FeatureSource(name, keys, read)
 
 
-def read_ids(path: str) -> list[str]:
-    """Read a text file with one id per line; drop empty lines at its end. Raise UserError if the
-    file is missing or not UTF-8, or another line is empty."""
+def _read_ids(path: str) -> list[str]:
+    """Read a text file with one id per line; drop empty lines at its end."""
     lines = [line for _, line in read_lines(path)]
-    # editors add empty lines at the end; an empty line inside would shift the ids after it
+    # editors add empty lines at the end
     while lines and not lines[-1].strip():
         lines.pop()
-    for number, line in enumerate(lines, start=1):
-        if not line.strip():
-            raise UserError(f"{path}:{number}: is empty.")
     return lines
 
 
 def _to_rows(item: np.ndarray, where: str) -> np.ndarray:
-    """Reshape the features of an image or video to ``[R, D]``. Raise UserError, which begins with
-    ``where``, if they are no floating point numbers, or have another number of axes."""
-    if item.shape[-1:] == (0,):
-        raise UserError(f"{where}: holds no features: its shape is {list(item.shape)}.")
-    if item.dtype.kind != "f":
-        raise UserError(f"{where}: features must be floating point numbers, but are {item.dtype}.")
-    if item.ndim == 3:
-        # if the last axis is not the largest, the channels are probably first, as in PyTorch
-        if item.shape[2] < max(item.shape):
-            raise UserError(
-                f"{where}: a grid must be [H, W, D] with the channels last, but is "
-                f"{list(item.shape)}."
-            )
-        return item.reshape(-1, item.shape[2])
-    if item.ndim not in (1, 2):
-        raise UserError(f"{where}: must be [D], [R, D] or [H, W, D], but is {list(item.shape)}.")
+    """Reshape the features of an image or video to ``[R, D]``. ``where`` begins messages."""
+    # if the last axis of a grid is not the largest, the channels are probably first, as in PyTorch
+    has_channels_first = item.ndim == 3 and item.shape[2] < max(item.shape)
+    if item.dtype.kind != "f" or item.ndim not in (1, 2, 3) or has_channels_first or not item.size:
+        raise UserError(
+            f"{where}: features must be floats [D], [R, D] or [H, W, D] (a grid with the channels "
+            f"last), but are {list(item.shape)} of {item.dtype}."
+        )
     return item.reshape(-1, item.shape[-1])

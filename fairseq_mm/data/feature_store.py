@@ -10,31 +10,45 @@ attributes                           how features were made (``EXTRACTOR_ATTRIBU
 =============  ====================  =======================================================
 
 An item (image or video) has at least one row: one for a pooled image, 49 for a 7x7 grid, one per
-video frame. :class:`fairseq_mm.data.feature_store_writer.FeatureStoreWriter` writes the files.
+video frame. Three optional members record the files from which the features were computed:
+``source_sizes`` ``[items]`` int64 (bytes; -1 without record), ``source_times`` ``[items]`` int64
+(last change in nanoseconds) and ``source_digests`` ``[items, 32]`` uint8 (SHA-256).
 
-The writer adds two checksums, see :mod:`fairseq_mm.data.feature_store_checksum`. If the rows are
-contiguous and not compressed, as the writer stores them, the file is memory-mapped; other layouts
-are read through h5py. All members must lie in the file itself: links, virtual datasets and datasets
-in other files are refused. Nothing is ever unpickled.
+The attribute ``digest`` covers each id together with its rows, and the attributes that identify the
+extractor, so that exchanged ids are found. ``fairseq-mm store verify`` and ``fairseq-mm doctor``
+compare it. :class:`fairseq_mm.data.feature_store_writer.FeatureStoreWriter` writes the files.
 """
 
 import difflib
+import hashlib
+import json
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import PurePosixPath
-from typing import Callable, Optional, Union
+from typing import Any, Callable, NamedTuple, Optional, Union
 
 import h5py
 import numpy as np
 
-from fairseq_mm.data.feature_sources import Source, SourceTable, read_sources
-from fairseq_mm.data.feature_store_checksum import EXTRACTOR_ATTRIBUTES, content_checksum
-from fairseq_mm.data.feature_store_file import open_hdf5, read_layout, size_and_time
 from fairseq_mm.data.input_files import read_json
-from fairseq_mm.errors import UserError
+from fairseq_mm.errors import UserError, first_line
 
 Progress = Callable[[Iterable[str]], Iterable[str]]
 
+FORMAT = "fairseq_mm feature store"
+FORMAT_VERSION = 1
+MEMBERS = ("features", "offsets", "ids")
+SOURCE_MEMBERS = ("source_sizes", "source_times", "source_digests")
+# attributes of the file itself, not of the features: a copy must not inherit them. Version 0.2
+# wrote `content_checksum`, which does not cover the extractor
+FILE_ATTRIBUTES = ("format", "format_version", "rows_finite", "content_checksum", "digest")
+# attributes that must agree wherever features of two extractors could be mixed
+EXTRACTOR_ATTRIBUTES = (
+    *("extractor", "weights", "layer", "grid", "preprocessing"),
+    *("frame_rate", "stride"),  # only videos have these
+    "weights_digest",  # only networks of timm have one
+    "decoder",  # only if Pillow did not decode the images
+)
 # attributes that describe the extractor further, and may differ between features that fit together:
 # version of the network's library, and config of a network of transformers
 EXTRACTOR_NOTES = ("library", "network_config")
@@ -48,15 +62,25 @@ PIECE_BYTES = 1 << 25
 MAX_SEARCHED_FOR_HINT = 50_000
 
 
+class Source(NamedTuple):
+    """Record of the image or video file from which features were computed.
+
+    Attributes:
+        size: Size of the file, or of the member of an archive, in bytes.
+        time: Time of the last change of the file, or of the archive, in nanoseconds.
+        digest: SHA-256 of the bytes of the file or member.
+    """
+
+    size: int
+    time: int
+    digest: bytes
+
+
 class FeatureStore:
     """Feature store opened for reading.
 
     The file is opened once per process: a store can be built before workers are forked, sent to
-    spawned workers and pickled. Open files are never part of the pickle.
-
-    If the writer checked that all features are finite (``rows_finite``), ``read`` does not check it
-    again, since checking takes one to two times as long as reading. Otherwise every ``read`` checks
-    its result, until ``check_finite`` has checked the whole store once.
+    spawned workers and pickled. Contiguous rows are memory-mapped, others read by libhdf5.
 
     Args:
         path: Path of the HDF5 file.
@@ -64,17 +88,13 @@ class FeatureStore:
         prefix: Text that is put before each key, to distinguish stores with common keys.
 
     Attributes:
-        path: Path of the file, as the caller wrote it.
         ids: The keys, in the order of the file.
         dim: Feature dimension.
         dtype: float16 or float32, the dtype of the features that ``read`` returns.
         attributes: Attributes of the file that say how and when the features were made.
-        rows_finite: True if all features were checked, by the writer or by ``check_finite``.
-        has_checksum: True if the metadata match the checksum in the file; False if the file has no
-            checksum of its metadata.
-        content_checksum: Checksum of ids, features and extractor from the time of writing; empty
-            in stores of other programs.
-        has_digest: True if this checksum covers the extractor; False in stores of earlier versions.
+        rows_finite: True if the writer or ``check_finite`` has checked that all features are
+            finite. Otherwise every ``read`` checks its result.
+        digest: Digest from the time of writing; empty in stores of other programs.
     """
 
     def __init__(
@@ -83,29 +103,69 @@ class FeatureStore:
         self.path = os.fspath(path)
         self.preload = preload
         self._index: Optional[dict[str, int]] = None
-        self._sources: Optional[SourceTable] = None
+        self._sources: Optional[tuple[np.ndarray, ...]] = None
         self._drop_handles()
-        layout = read_layout(self.path)
-        self.ids = [prefix + key for key in layout.ids] if prefix else layout.ids
-        self.dim = layout.dim
-        self.dtype = layout.dtype
-        self.attributes = layout.attributes
-        self.rows_finite = layout.rows_finite
-        self.has_checksum = layout.has_checksum
-        self.content_checksum = layout.content_checksum
-        self.has_digest = layout.has_digest
-        self._offsets = layout.offsets
-        self._num_rows = int(layout.offsets[-1])
-        self._rows_offset = layout.rows_offset
-        self._size_and_time = layout.size_and_time
-        self._build_index()
+        try:
+            self._size_and_time = self._read_size_and_time()
+            with h5py.File(self.path, "r", locking=False) as file:
+                self._read_layout(file, prefix)
+        except FileNotFoundError:
+            raise UserError(f"{self.path}: feature store not found.") from None
+        except UserError:
+            raise
+        # the type of h5py's error depends on which byte of a file is damaged
+        except (OSError, RuntimeError, LookupError, ValueError, TypeError) as error:
+            raise UserError(
+                f"{self.path}: is no HDF5 file, or is damaged: {first_line(error)}"
+            ) from None
         if preload:
             self._open_rows()
 
-    @property
-    def is_contiguous(self) -> bool:
-        """True if features are read directly from their place in the file, without libhdf5."""
-        return self._rows_offset is not None
+    def _read_layout(self, file: h5py.File, prefix: str) -> None:
+        missing = [name for name in MEMBERS if name not in file]
+        version = file.attrs.get("format_version")
+        if missing or version is None:
+            raise UserError(
+                f"{self.path}: is an HDF5 file but no feature store "
+                f"({', '.join(missing) or 'the attribute format_version'} is missing). Make one "
+                "with: fairseq-mm extract, or fairseq-mm store import"
+            )
+        if version > FORMAT_VERSION:
+            raise UserError(
+                f"{self.path}: feature store of format version {version}, but this version of "
+                f"fairseq-mm reads up to {FORMAT_VERSION}. Update it: pip install -U fairseq-mm"
+            )
+        features = file["features"]
+        self.dtype = features.dtype.newbyteorder("=")
+        if features.ndim != 2 or self.dtype not in (np.float16, np.float32):
+            raise UserError(
+                f"{self.path}: `features` must be [rows, dim] of float16 or float32, but is "
+                f"{list(features.shape)} of {features.dtype}."
+            )
+        self._num_rows, self.dim = features.shape
+        keys = file["ids"].asstr()[:].tolist()
+        self.ids = [prefix + key for key in keys] if prefix else keys
+        self._build_index()
+        self._offsets = file["offsets"][:].astype(np.int64)
+        ends = (len(self._offsets), self._offsets[0], self._offsets[-1])
+        if ends != (len(keys) + 1, 0, self._num_rows) or (np.diff(self._offsets) < 1).any():
+            raise UserError(
+                f"{self.path}: `offsets` must grow from 0 to the {self._num_rows} rows, with one "
+                f"number more than the {len(keys)} ids, but does not."
+            )
+        # rows in chunks, in other files or with other bytes than the dtype's are left to libhdf5
+        is_plain = features.file.filename == file.filename and features.id.get_type().equal(
+            h5py.h5t.py_create(self.dtype)
+        )
+        self._rows_offset = features.id.get_offset() if is_plain else None
+        values = {name: _to_python_value(value) for name, value in file.attrs.items()}
+        self.rows_finite = bool(values.get("rows_finite"))
+        self.digest = str(values.get("digest", ""))
+        self.attributes = {k: v for k, v in values.items() if k not in FILE_ATTRIBUTES}
+
+    def _read_size_and_time(self) -> tuple[int, int]:
+        status = os.stat(self.path)
+        return status.st_size, status.st_mtime_ns
 
     def _build_index(self) -> dict[str, int]:
         index = {key: i for i, key in enumerate(self.ids)}
@@ -137,11 +197,7 @@ class FeatureStore:
         return int(self._offsets[i + 1] - self._offsets[i])
 
     def read(self, key: str) -> np.ndarray:
-        """Read the features of the image or video ``key``.
-
-        Returns:
-            rows: ``[R, D]``, a new array of the store's dtype.
-        """
+        """Read the features ``[R, D]`` of the image or video ``key``, as a new array."""
         i = self._get_position(key)
         rows = self._read_rows(self._offsets.item(i), self._offsets.item(i + 1))
         if not self.rows_finite and not is_finite(rows):
@@ -149,34 +205,25 @@ class FeatureStore:
         return rows
 
     def read_all(self) -> np.ndarray:
-        """Read all features of the store, ``[total rows, D]``, in the order of the file. Raise
-        UserError if a value is not finite."""
-        rows = self._read_rows(0, self._num_rows)
-        if not self.rows_finite and not is_finite(rows):
-            self.check_finite()
-        return rows
+        """Read all features of the store, ``[total rows, D]``, in the order of the file."""
+        self.check_finite()
+        return self._read_rows(0, self._num_rows)
 
     def get_source(self, key: str) -> Optional[Source]:
-        """Return size, time and SHA-256 of the image or video file of ``key``; None if not
-        recorded. Raise UserError if the store does not have ``key``, or its records are damaged."""
-        return self._read_sources()[self._get_position(key)]
-
-    def count_sources(self) -> int:
-        """Return the number of images or videos whose files are recorded."""
-        return self._read_sources().count()
-
-    def _read_sources(self) -> SourceTable:
+        """Return the record of the image or video file of ``key``; None if there is none."""
         if self._sources is None:
-            with open_hdf5(self.path) as file:
-                size, _ = self._size_and_time
-                self._sources = read_sources(self.path, file, len(self.ids), size)
-        return self._sources
+            with h5py.File(self.path, "r", locking=False) as file:
+                has_sources = SOURCE_MEMBERS[0] in file
+                self._sources = tuple(file[name][:] for name in SOURCE_MEMBERS if has_sources)
+        i = self._get_position(key)
+        if not self._sources or self._sources[0][i] < 0:
+            return None
+        sizes, times, digests = self._sources
+        return Source(int(sizes[i]), int(times[i]), digests[i].tobytes())
 
     def check_finite(self, *, reread: bool = False) -> None:
-        """Check that all features are finite; without ``reread``, rely on ``rows_finite``.
-
-        Raise UserError that names the first image or video with a NaN or an infinite value.
-        """
+        """Raise UserError that names the first image or video with a NaN or an infinite value;
+        without ``reread``, rely on ``rows_finite``."""
         if self.rows_finite and not reread:
             return
         step = max(1, PIECE_BYTES // max(1, self.dim * self.dtype.itemsize))
@@ -189,20 +236,26 @@ class FeatureStore:
         self.rows_finite = True
 
     def check_content(self, progress: Progress = iter) -> str:
-        """Compute the checksum of the store's ids and features, and return it; ``progress`` wraps
-        the iteration over the ids.
-
-        Raise UserError if the checksum differs from the checksum that was saved with the store.
-        """
+        """Compute the digest of the store, and return it; ``progress`` wraps the iteration over the
+        ids. Raise UserError if the digest differs from the digest that was saved."""
         # opened anew without the prefix, which is no part of the file
-        checksum = content_checksum(FeatureStore(self.path), progress)
-        if self.content_checksum not in ("", checksum):
+        store = FeatureStore(self.path)
+        # a sum, so that shards merged in any order have the digest of one run
+        digest = digest_text(
+            # 0.2 and other programs left the extractor out
+            (digest_of_extractor(store.attributes) if store.digest else 0)
+            + sum(
+                digest_of_item(key, store.dim, store.dtype.name, store.read(key).tobytes())
+                for key in progress(store.ids)
+            )
+        )
+        if self.digest not in ("", digest):
             raise UserError(
-                f"{self.path}: its ids, rows or extractor do not match the checksum that they were "
+                f"{self.path}: its ids, rows or extractor do not match the digest that they were "
                 "written with: some were changed or exchanged. Copy the store anew from where it "
                 "is whole, or make it again."
             )
-        return checksum
+        return digest
 
     def close(self) -> None:
         """Close the file; a later read opens it again."""
@@ -229,22 +282,18 @@ class FeatureStore:
             raise UserError(missing_key_message(key, self.ids, [self.path])) from None
 
     def _read_rows(self, start: int, end: int) -> np.ndarray:
-        """Return rows ``start:end`` as a new array ``[end - start, D]``."""
-        try:
-            return np.array(self._open_rows()[start:end], dtype=self.dtype)
-        except OSError as error:
-            reason = error.strerror or error
-            raise UserError(f"{self.path}: rows {start} to {end} unreadable: {reason}") from None
+        return np.array(self._open_rows()[start:end], dtype=self.dtype)
 
     def _open_rows(self) -> Union[np.ndarray, h5py.Dataset]:
         """Return all rows ``[total rows, D]``, in memory, mapped, or as a dataset of HDF5."""
         # an HDF5 file that was inherited through fork shares its file position with the parent
         is_foreign = self._file is not None and self._file_pid != os.getpid()
         if self._rows is None or is_foreign:
-            if size_and_time(self.path) != self._size_and_time:
+            if self._read_size_and_time() != self._size_and_time:
                 raise UserError(f"{self.path}: was replaced or changed while in use. Start again.")
             if self._rows_offset is None:
-                self._file, self._file_pid = open_hdf5(self.path), os.getpid()
+                self._file = h5py.File(self.path, "r", locking=False)
+                self._file_pid = os.getpid()
                 self._rows = self._file["features"]
             else:
                 shape = (self._num_rows, self.dim)
@@ -268,28 +317,19 @@ class FeatureStores:
     """
 
     def __init__(self, stores: Sequence[FeatureStore]) -> None:
-        if not stores:
-            raise UserError("`paths` must name at least one feature store, but is empty.")
         self.stores = list(stores)
         first = self.stores[0]
         self.path = os.pathsep.join(store.path for store in self.stores)
         self.dim = first.dim
         self.dtype = np.result_type(*(store.dtype for store in self.stores))
-        self.attributes = _merge_attributes(self.stores)
-        for store in self.stores[1:]:
-            if store.dim != first.dim:
-                raise UserError(
-                    f"{store.path}: features have dimension {store.dim}, but those of "
-                    f"{first.path} have {first.dim}."
-                )
+        self.attributes = {
+            name: value
+            for name, value in first.attributes.items()
+            if all(store.attributes.get(name) == value for store in self.stores)
+        }
         for i, store in enumerate(self.stores):
             for other in self.stores[:i]:
-                twice = other._get_index().keys() & store._get_index().keys()
-                if twice:
-                    raise UserError(
-                        f"the id {min(twice)!r} stands both in {other.path} and in {store.path} "
-                        f"({len(twice)} such ids)."
-                    )
+                _check_fit(other, store)
 
     @property
     def ids(self) -> list[str]:
@@ -317,7 +357,7 @@ class FeatureStores:
         return self._find_store(key).count_rows(key)
 
     def read(self, key: str) -> np.ndarray:
-        """Read the features of the image or video ``key``, see :meth:`FeatureStore.read`."""
+        """Read the features ``[R, D]`` of the image or video ``key``."""
         return self._find_store(key).read(key).astype(self.dtype, copy=False)
 
     def get_source(self, key: str) -> Optional[Source]:
@@ -337,6 +377,30 @@ class FeatureStores:
                 return store
         paths = [store.path for store in self.stores]
         raise UserError(missing_key_message(key, self.ids, paths))
+
+
+def _check_fit(first: FeatureStore, second: FeatureStore) -> None:
+    """Raise UserError if the stores have a common id, or differ in dimension or extractor."""
+    if first.dim != second.dim:
+        raise UserError(
+            f"{second.path}: features have dimension {second.dim}, but those of {first.path} have "
+            f"{first.dim}."
+        )
+    for name in EXTRACTOR_ATTRIBUTES:
+        ours, theirs = (store.attributes.get(name) for store in (first, second))
+        # version 0.2 recorded another digest of the weights, without this prefix
+        is_older = name == "weights_digest" and not str(ours)[:6] == str(theirs)[:6] == "names:"
+        if ours != theirs and ours is not None and theirs is not None and not is_older:
+            raise UserError(
+                f"{second.path}: made with {name} = {theirs!r}, but {first.path} with "
+                f"{name} = {ours!r}."
+            )
+    twice = first._get_index().keys() & second._get_index().keys()
+    if twice:
+        raise UserError(
+            f"the id {min(twice)!r} stands both in {first.path} and in {second.path} "
+            f"({len(twice)} such ids)."
+        )
 
 
 def open_features(
@@ -369,10 +433,6 @@ def open_folder_features(
         features = FeatureStores(stores)
     # all at once: otherwise a NaN would end the training in whichever epoch reads it
     features.check_finite()
-    for store in features.stores:
-        # only a program that rewrote the store has cut off the checksum of its metadata
-        if not store.has_checksum:
-            store.check_content()
     return features
 
 
@@ -380,45 +440,39 @@ def listed_stores(folder: str) -> list[tuple[str, str]]:
     """Return the path and the key prefix of each feature store of a data folder.
 
     The prefix is put before each key of the store. If ``features.h5`` exists, it is the only store.
-    Otherwise ``features.json`` lists the stores; without this file, there are none. Raise UserError
-    if ``features.json`` is not a list of stores.
+    Otherwise ``features.json``, which ``prepare`` writes, lists the stores; without this file,
+    there are none.
     """
     own, path = os.path.join(folder, "features.h5"), os.path.join(folder, STORE_LIST)
     if os.path.exists(own):
         return [(own, "")]
-    if not os.path.exists(path):
-        return []
-    content = read_json(path)
-    stores = []
-    for entry in content if isinstance(content, list) else [None]:
-        entry = entry if isinstance(entry, dict) else {}
-        store, prefix = entry.get("store"), entry.get("prefix", "")
-        if not isinstance(store, str) or not isinstance(prefix, str):
-            raise UserError(
-                f'{path}: must be a list of {{"store": path, "prefix": text}}, but is not.'
-            )
-        stores.append((os.path.normpath(os.path.join(folder, store)), prefix))
-    return stores
+    entries = read_json(path) if os.path.exists(path) else []
+    return [
+        (os.path.normpath(os.path.join(folder, entry["store"])), entry.get("prefix", ""))
+        for entry in entries
+    ]
 
 
-def _merge_attributes(stores: Sequence[FeatureStore]) -> dict[str, object]:
-    """Return the attributes on which all stores agree; raise UserError if the extractors differ."""
-    first: dict[str, tuple[object, str]] = {}
-    shared = dict(stores[0].attributes)
-    for store in stores:
-        for name, value in store.attributes.items():
-            known, path = first.setdefault(name, (value, store.path))
-            # earlier versions recorded another digest of the weights
-            is_older = len({str(x).rpartition(":")[0] for x in (known, value)}) > 1
-            if name == "weights_digest" and is_older:
-                continue
-            if known != value and name in EXTRACTOR_ATTRIBUTES:
-                raise UserError(
-                    f"{store.path}: made with {name} = {value!r}, but {path} with "
-                    f"{name} = {known!r}."
-                )
-        shared = {k: v for k, v in shared.items() if store.attributes.get(k) == v}
-    return shared
+def digest_of_item(key: str, dim: int, dtype: str, rows: bytes) -> int:
+    """Return the digest of the id, without key prefix, and the rows of one image or video.
+
+    The digest of a store is the sum of these digests and of :func:`digest_of_extractor`.
+    """
+    digest = hashlib.sha256(f"{key}\0{dim}\0{dtype}\0".encode())
+    digest.update(rows)
+    return int.from_bytes(digest.digest(), "big")
+
+
+def digest_of_extractor(attributes: Mapping[str, Any]) -> int:
+    """Return the digest of the attributes that must agree for features to fit together."""
+    values = {name: attributes[name] for name in EXTRACTOR_ATTRIBUTES if name in attributes}
+    text = json.dumps(values, sort_keys=True, default=lambda value: value.item())  # NumPy's numbers
+    return int.from_bytes(hashlib.sha256(text.encode()).digest(), "big")
+
+
+def digest_text(total: int) -> str:
+    """Return ``total``, a sum of digests, modulo 2^256 as 64 hexadecimal digits."""
+    return f"{total % (1 << 256):064x}"
 
 
 def is_finite(rows: np.ndarray) -> bool:
@@ -435,25 +489,27 @@ def missing_key_message(key: object, ids: Sequence[str], paths: Sequence[str]) -
 
     ``ids`` are the ids of all stores, ``paths`` the paths of the stores.
     """
-    where = " or ".join(paths)
-    message = f"{where}: no features for {key!r} among {len(ids)} items."
-    closest = _find_closest_id(str(key), ids)
-    return message if closest is None else f"{message} Closest: {closest!r}"
 
-
-def _find_closest_id(key: str, ids: Sequence[str]) -> Optional[str]:
     # if a key is missing, most often only its folder, suffix or case differ from an id
     def bare(text: str) -> str:
         return PurePosixPath(text.strip()).name.rsplit(".", 1)[0].lower()
 
-    wanted = bare(key)
-    for candidate in ids:
-        if bare(candidate) == wanted:
-            return candidate
-    matches = difflib.get_close_matches(key, ids[:MAX_SEARCHED_FOR_HINT], n=1)
-    return matches[0] if matches else None
+    wanted = bare(str(key))
+    closest = [candidate for candidate in ids if bare(candidate) == wanted][:1]
+    closest = closest or difflib.get_close_matches(str(key), ids[:MAX_SEARCHED_FOR_HINT], n=1)
+    message = f"{' or '.join(paths)}: no features for {key!r} among {len(ids)} items."
+    return f"{message} Closest: {closest[0]!r}" if closest else message
 
 
 def not_finite_message(path: str, key: str) -> str:
     """Return a message of one line about the image or video ``key``: features are not finite."""
     return f"{path}: the features of {key!r} have NaN or infinite values."
+
+
+def _to_python_value(value: object) -> object:
+    """Return an HDF5 attribute as a plain Python value that JSON can represent."""
+    if isinstance(value, (np.generic, np.ndarray)):
+        value = value.tolist()
+    if isinstance(value, bytes):
+        return value.decode("utf-8", "replace")
+    return value if isinstance(value, (str, bool, int, float)) else str(value)

@@ -12,9 +12,7 @@ file into place. The folder holds
     one line per item, written after its vectors: CRC-32 of the vectors, number of vectors, key, and
     size, time and SHA-256 of the file from which they were computed, if these are known;
 ``lock``
-    locked by the process that writes; the lock ends with the process;
-``finished``
-    empty file, written just before the store is moved into place.
+    locked by the process that writes; the lock ends with the process.
 
 A kill at any point leaves at most one incomplete item at the end of ``rows`` or ``journal``, which
 the next writer cuts off. A power failure may lose vectors whose line in the journal was written;
@@ -30,30 +28,32 @@ import logging
 import os
 import shutil
 import zlib
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any, Optional, Union
 
 import h5py
 import numpy as np
 
 import fairseq_mm
-from fairseq_mm.data.feature_sources import DIGEST_BYTES, Source, SourceTable
-from fairseq_mm.data.feature_store import PIECE_BYTES, is_finite, not_finite_message
-from fairseq_mm.data.feature_store_checksum import (
-    add_checksum,
-    checksum_text,
-    extractor_checksum,
-    item_checksum,
+from fairseq_mm.data.feature_store import (
+    FORMAT,
+    FORMAT_VERSION,
+    PIECE_BYTES,
+    SOURCE_MEMBERS,
+    Source,
+    digest_of_extractor,
+    digest_of_item,
+    digest_text,
+    is_finite,
+    not_finite_message,
 )
-from fairseq_mm.data.feature_store_file import FILE_ATTRIBUTES, FORMAT, FORMAT_VERSION
 from fairseq_mm.data.folder_lock import locked_folder
 from fairseq_mm.data.input_files import read_json
 from fairseq_mm.errors import UserError
 
 logger = logging.getLogger(__name__)
 
-# HDF5 keeps attributes up to 64 KiB, their header included
-MAX_ATTRIBUTE_BYTES = 60_000
+_NO_SOURCE = Source(-1, 0, bytes(32))
 
 
 class FeatureStoreWriter:
@@ -90,11 +90,7 @@ class FeatureStoreWriter:
         self.partial_path = self.path + ".partial"
         self.dim = dim
         self.dtype = np.dtype(dtype)
-        if self.dtype not in (np.float16, np.float32):
-            raise UserError(f"`dtype` must be float16 or float32, but is {self.dtype} instead.")
-        if dim < 1:
-            raise UserError(f"`dim` must be 1 or more, but is {dim} instead.")
-        self.attributes = _check_attributes(attributes)
+        self.attributes = {"package_version": fairseq_mm.__version__, **attributes}
         self._forget_items()
         self._files = contextlib.ExitStack()
         self._is_open = False
@@ -109,28 +105,21 @@ class FeatureStoreWriter:
             raise
 
     def _forget_items(self) -> None:
-        self._positions: dict[str, int] = {}
-        self.done = self._positions.keys()
+        self._sources: dict[str, Source] = {}
+        self.done = self._sources.keys()
         self._counts = array.array("q")
-        self._checksums = array.array("q")
-        self._sources = SourceTable()
-        self._content_checksum = 0
+        self._digest = 0
 
     def _open(self, overwrite: bool, resume: bool) -> None:
         if os.path.isdir(self.path):
             raise UserError(f"{self.path}: is a folder, but must be the name of a file to make.")
-        self._files.enter_context(locked_folder(self.partial_path))
-        if os.path.exists(self._file("finished")) and not os.path.exists(self._file("store")):
-            # the last writer was killed after it had moved the store into place
-            _remove_partial(self.partial_path, keep_lock=True)
         if os.path.exists(self.path) and not overwrite:
-            if not os.path.exists(self._file("header.json")):
-                # locking has made this folder: it must not look like an interrupted run
-                _remove_partial(self.partial_path)
             raise UserError(f"{self.path}: exists already. Delete it, or replace it: --overwrite")
-        for leftover in ("store", "finished", *(() if resume else ("header.json", "journal"))):
-            with contextlib.suppress(FileNotFoundError):
-                os.remove(self._file(leftover))
+        self._files.enter_context(locked_folder(self.partial_path))
+        if not resume:
+            for name in ("header.json", "journal"):
+                with contextlib.suppress(FileNotFoundError):
+                    os.remove(self._file(name))
         self._compare_header()
         self._rows = self._open_file("rows")
         self._journal = self._open_file("journal")
@@ -156,17 +145,12 @@ class FeatureStoreWriter:
         journal = self._file("journal")
         if not os.path.exists(path) or not os.path.exists(journal) or not os.path.getsize(journal):
             # without items there is nothing that the new header could contradict
-            now = datetime.datetime.now(datetime.timezone.utc)
-            header["created"] = now.isoformat("T", "seconds")
-            _write_atomically(path, json.dumps(header, indent=1))
-        try:
-            begun = read_json(path)
-            self._created = begun.pop("created")
-        except (UserError, KeyError, AttributeError):
-            raise UserError(
-                f"{path}: is damaged. Delete {self.partial_path} to begin anew."
-            ) from None
-        header.pop("created", None)
+            now = datetime.datetime.now(datetime.timezone.utc).isoformat("T", "seconds")
+            with open(path + ".tmp", "w", encoding="utf-8") as file:
+                json.dump({**header, "created": now}, file, indent=1)
+            os.replace(path + ".tmp", path)
+        begun = read_json(path)
+        self._created = begun.pop("created")
         for name in sorted({*begun, *header}):
             if begun.get(name) != header.get(name):
                 raise UserError(
@@ -191,80 +175,35 @@ class FeatureStoreWriter:
                 content = rows.read(count * row_bytes)
                 if len(content) < count * row_bytes or zlib.crc32(content) != checksum:
                     break
-                if key in self.done:
-                    raise UserError(f"{self.partial_path}: the id {key!r} stands in it twice.")
-                self._add_item(key, content, checksum, source)
+                self._add_item(key, content, source)
                 journal_bytes += len(line)
                 rows_bytes += len(content)
         cut = os.fstat(self._journal).st_size - journal_bytes
         if cut or os.fstat(self._rows).st_size != rows_bytes:
             logger.info(f"{self.partial_path}: cut off what was torn after {len(self.done)} items")
+        self._truncate(rows_bytes, journal_bytes)
+
+    def _truncate(self, rows_bytes: int, journal_bytes: int) -> None:
+        # the journal first: a line without its rows would claim an item that does not exist
         for handle, size in ((self._journal, journal_bytes), (self._rows, rows_bytes)):
             os.ftruncate(handle, size)
             os.lseek(handle, size, os.SEEK_SET)
 
-    def _add_item(self, key: str, content: bytes, checksum: int, source: Optional[Source]) -> None:
-        self._content_checksum += item_checksum(key, self.dim, self.dtype.name, content)
-        self._positions[key] = len(self._positions)
+    def _add_item(self, key: str, content: bytes, source: Source) -> None:
+        self._digest += digest_of_item(key, self.dim, self.dtype.name, content)
         self._counts.append(len(content) // (self.dim * self.dtype.itemsize))
-        self._checksums.append(checksum)
-        self._sources.append(source)
+        self._sources[key] = source
 
     def get_source(self, key: str) -> Optional[Source]:
-        """Return size, time and SHA-256 of the file of an image or video in the folder
-        ``<path>.partial``; None if they are not recorded."""
-        return self._sources[self._positions[key]]
+        """Return the record of the file of an image or video in the folder ``<path>.partial``; None
+        if there is none."""
+        source = self._sources[key]
+        return None if source == _NO_SOURCE else source
 
-    def remove(self, keys: Collection[str]) -> None:
-        """Remove images or videos from the folder ``<path>.partial``, for example because their
-        files have changed. Raise UserError if the disk is full."""
-        row_bytes = self.dim * self.dtype.itemsize
-        names = ("rows", "journal")
-        try:
-            with contextlib.ExitStack() as stack:
-                rows, journal, new_rows, new_journal = (
-                    stack.enter_context(open(self._file(f"{name}{end}"), mode))
-                    for end, mode in (("", "rb"), (".tmp", "wb"))
-                    for name in names
-                )
-                for line, key, count in zip(journal, self.done, self._counts):
-                    content = rows.read(count * row_bytes)
-                    if key not in keys:
-                        new_rows.write(content)
-                        new_journal.write(line)
-            # a kill between the two leaves rows that the journal's CRCs do not match: the next
-            # writer cuts them off
-            for name, handle in zip(names, (self._rows, self._journal)):
-                os.replace(self._file(f"{name}.tmp"), self._file(name))
-                new = os.open(self._file(name), os.O_RDWR | os.O_CLOEXEC)
-                os.dup2(new, handle, inheritable=False)
-                os.close(new)
-        except OSError as error:
-            self.close()
-            raise UserError(f"{self.partial_path}: cannot write: {error.strerror}.") from None
+    def clear(self) -> None:
+        """Drop all images and videos in the folder ``<path>.partial``."""
+        self._truncate(0, 0)
         self._forget_items()
-        self._resume()
-
-    def refuse_others_than(self, keys: Iterable[str]) -> None:
-        """Check that all ids in the folder ``<path>.partial`` are among ``keys``. Raise UserError
-        if an id is not: the folder was begun for other files."""
-        others = self.done - set(keys)
-        if others:
-            raise UserError(
-                f"{self.partial_path}: was begun for other items: {min(others)!r} is none of "
-                f"these. Delete it to begin anew."
-            )
-
-    def check_same(self, key: str, rows: np.ndarray) -> None:
-        """Check that ``key`` has the features ``rows`` in the folder ``<path>.partial``. Raise
-        UserError if they differ: the folder was begun with other features under the same ids."""
-        stored = self._convert_rows(key, rows)
-        i = self._positions[key]
-        if (self._counts[i], self._checksums[i]) != (len(stored), zlib.crc32(stored.tobytes())):
-            raise UserError(
-                f"{self.partial_path}: was begun with other features of {key!r} than are given "
-                "now. Delete it to begin anew."
-            )
 
     def append(self, key: str, rows: np.ndarray, source: Optional[Source] = None) -> None:
         """Append the features of one image or video.
@@ -278,13 +217,14 @@ class FeatureStoreWriter:
         """
         if not self._is_open:
             raise ValueError(f"{self.path}: the writer is closed.")
-        _check_key(key)
-        if key in self.done:
-            raise UserError(f"{self.path}: the id {key!r} was given twice.")
-        stored = self._convert_rows(key, rows)
-        content = stored.tobytes()
-        checksum = zlib.crc32(content)
-        fields = [f"{checksum:08x}", str(len(stored)), key]
+        # the journal has one line per id, and HDF5 ends a string at a zero byte
+        if key.splitlines() != [key] or "\t" in key or "\0" in key or key in self.done:
+            raise UserError(
+                f"{self.path}: an id must be one line without tabs, and new, but is {key!r}."
+            )
+        content = self._convert_rows(key, rows).tobytes()
+        count = len(content) // (self.dim * self.dtype.itemsize)
+        fields = [f"{zlib.crc32(content):08x}", str(count), key]
         if source is not None:
             fields += [str(source.size), str(source.time), source.digest.hex()]
         line = ("\t".join(fields) + "\n").encode()
@@ -297,7 +237,7 @@ class FeatureStoreWriter:
             if isinstance(error, OSError):
                 raise UserError(f"{self.partial_path}: cannot write: {error.strerror}.") from None
             raise
-        self._add_item(key, content, checksum, source)
+        self._add_item(key, content, source or _NO_SOURCE)
 
     def _convert_rows(self, key: str, rows: np.ndarray) -> np.ndarray:
         """Return ``rows`` as ``[R, D]`` in the dtype of the store. Raise UserError if they have
@@ -312,16 +252,14 @@ class FeatureStoreWriter:
         # numpy warns of values that become infinite; the message below names the item
         with np.errstate(over="ignore"):
             stored = np.ascontiguousarray(array, dtype=self.dtype)
-        if is_finite(stored):
-            return stored
-        if not np.isfinite(array).all():
-            raise UserError(not_finite_message(self.path, key))
-        largest = float(np.abs(array.astype(np.float64)).max())
-        remedy = " Store them as float32." if self.dtype == np.float16 else ""
-        raise UserError(
-            f"{self.path}: features of {key!r} reach {largest:.3g}, too large for "
-            f"{self.dtype}.{remedy}"
-        )
+        if not is_finite(stored):
+            if not np.isfinite(array).all():
+                raise UserError(not_finite_message(self.path, key))
+            largest = float(np.abs(array.astype(np.float64)).max())
+            raise UserError(
+                f"{self.path}: features of {key!r} reach {largest:.3g}, too large for {self.dtype}."
+            )
+        return stored
 
     def finish(self) -> None:
         """Write the store from the folder ``<path>.partial``, move the store into place, and remove
@@ -330,15 +268,14 @@ class FeatureStoreWriter:
             raise ValueError(f"{self.path}: the writer is closed.")
         try:
             self._write_store(self._file("store"))
-            # after a kill, this mark without a store says that the store is in place already
-            _write_atomically(self._file("finished"), "")
             os.replace(self._file("store"), self.path)
-            self._is_open = False
-            _remove_partial(self.partial_path)
+            # the journal first: what is left after a kill is then no run that could be continued
+            os.remove(self._file("journal"))
+            shutil.rmtree(self.partial_path)
         except OSError as error:
-            reason = error.strerror or str(error)
-            raise UserError(f"{self.path}: cannot write: {reason}.") from None
+            raise UserError(f"{self.path}: cannot write: {error.strerror or error}.") from None
         finally:
+            self._is_open = False
             self.close()
 
     def _write_store(self, path: str) -> None:
@@ -347,15 +284,12 @@ class FeatureStoreWriter:
         total = int(offsets[-1])
         row_bytes = self.dim * self.dtype.itemsize
         step = max(1, PIECE_BYTES // row_bytes)
+        digest = digest_text(self._digest + digest_of_extractor(self.attributes))
         # h5py could align the rows to memory pages, but copying them would be a tenth slower
         with _RememberedErrors(path) as writable, h5py.File(writable, "w") as file:
-            file.attrs["format"] = FORMAT
-            file.attrs["format_version"] = FORMAT_VERSION
-            file.attrs["rows_finite"] = True
-            digest = self._content_checksum + extractor_checksum(self.attributes)
-            file.attrs["digest"] = checksum_text(digest)
-            for name, value in {**self.attributes, "created": self._created}.items():
-                file.attrs[name] = value
+            file.attrs.update(format=FORMAT, format_version=FORMAT_VERSION)
+            file.attrs.update(rows_finite=True, digest=digest)
+            file.attrs.update(self.attributes, created=self._created)
             file["offsets"] = offsets
             file.create_dataset(
                 "ids",
@@ -363,28 +297,27 @@ class FeatureStoreWriter:
                 shape=(len(self.done),),
                 dtype=h5py.string_dtype(),
             )
-            self._sources.write(file)
+            sources = list(self._sources.values())
+            if any(source != _NO_SOURCE for source in sources):
+                for name, values in zip(SOURCE_MEMBERS[:2], zip(*sources)):
+                    file[name] = np.array(values, np.int64)
+                digests = np.frombuffer(b"".join(source.digest for source in sources), np.uint8)
+                file[SOURCE_MEMBERS[2]] = digests.reshape(len(sources), -1)
             features = file.create_dataset("features", shape=(total, self.dim), dtype=self.dtype)
             with open(self._file("rows"), "rb") as rows:
                 for start in range(0, total, step):
                     count = min(step, total - start)
                     piece = np.frombuffer(rows.read(count * row_bytes), dtype=self.dtype)
                     features[start : start + count] = piece.reshape(count, self.dim)
-        add_checksum(path)
-
-    def discard(self) -> None:
-        """Remove the folder ``<path>.partial`` with all features. After a failed ``append``, which
-        closes the writer, the folder stays for the next writer."""
-        if self._is_open:
-            self._is_open = False
-            _remove_partial(self.partial_path)
-        self.close()
+        with open(path, "rb") as file:
+            # the store is moved into place next, which must not reach the disk before it
+            os.fsync(file.fileno())
 
     def close(self) -> None:
         """Release the lock of the folder ``<path>.partial``; remove the folder if it is empty."""
         if self._is_open and not self.done:
             with contextlib.suppress(OSError):
-                _remove_partial(self.partial_path)
+                shutil.rmtree(self.partial_path)
         self._is_open = False
         self._files.close()
 
@@ -395,84 +328,20 @@ class FeatureStoreWriter:
         self.close()
 
 
-def remove_leftover(path: Union[str, os.PathLike]) -> None:
-    """Remove the folder ``<path>.partial`` of a writer that was killed after it had finished the
-    store ``path``.
-
-    A run that finds its store finished calls this function, since it starts no writer.
-    """
-    folder = os.fspath(path) + ".partial"
-    with contextlib.suppress(UserError, OSError):
-        # asked before locking, which creates a folder that does not exist
-        if _is_leftover(folder):
-            with locked_folder(folder):
-                if _is_leftover(folder):
-                    _remove_partial(folder)
-
-
-def _is_leftover(folder: str) -> bool:
-    names = set(os.listdir(folder))
-    return names <= {"lock"} or ("finished" in names and "store" not in names)
-
-
-def _remove_partial(folder: str, *, keep_lock: bool = False) -> None:
-    # `finished` is removed last: then the next writer continues an interrupted removal
-    names = set(os.listdir(folder)) - {"finished", "lock"}
-    for name in (*names, "finished"):
-        with contextlib.suppress(FileNotFoundError):
-            os.remove(os.path.join(folder, name))
-    if not keep_lock:
-        shutil.rmtree(folder)
-
-
-def _parse_journal_line(line: bytes) -> Optional[tuple[int, int, str, Optional[Source]]]:
-    """Parse a line of the file ``journal``; return None if the line is incomplete.
-
-    Otherwise return the CRC-32 of the features, the number of vectors, the key, and the
-    :class:`.Source` of the image or video file (None if it is not recorded).
-    """
+def _parse_journal_line(line: bytes) -> Optional[tuple[int, int, str, Source]]:
+    """Return the CRC-32 of the features, the number of vectors, the key and the source in a line of
+    the file ``journal``; None if the line is incomplete."""
     try:
         text = line.decode("utf-8")
         checksum, count, key, *rest = text.rstrip("\n").split("\t")
-        source = None
+        source = _NO_SOURCE
         if rest:
             size, time, digest = rest
             source = Source(int(size), int(time), bytes.fromhex(digest))
-        is_whole = text.endswith("\n") and int(count) > 0
-        is_whole = is_whole and (source is None or len(source.digest) == DIGEST_BYTES)
+        is_whole = text.endswith("\n") and int(count) > 0 and len(source.digest) == 32
         return (int(checksum, 16), int(count), key, source) if is_whole else None
     except ValueError:
         return None
-
-
-def _check_key(key: str) -> None:
-    if not isinstance(key, str) or key.splitlines() != [key] or "\t" in key or "\0" in key:
-        raise UserError(
-            f"an id must be a string of one line without tabs, not empty, but is {key!r} instead."
-        )
-    try:
-        key.encode("utf-8")
-    except UnicodeEncodeError:
-        raise UserError(f"the id {key!r} cannot be written as UTF-8.") from None
-
-
-def _check_attributes(attributes: Mapping[str, object]) -> dict[str, object]:
-    checked: dict[str, object] = {"package_version": fairseq_mm.__version__}
-    for name, value in attributes.items():
-        if name in FILE_ATTRIBUTES or name == "created":
-            raise UserError(f"the attribute {name!r} is set by the feature store itself.")
-        plain = value.item() if isinstance(value, np.generic) else value
-        if not name or not isinstance(plain, (str, bool, int, float)):
-            raise UserError(
-                f"the attribute {name!r} must be a string, a number or a truth value, but is "
-                f"{value!r} instead."
-            )
-        if len(str(plain).encode("utf-8", "surrogateescape")) > MAX_ATTRIBUTE_BYTES:
-            raise UserError(
-                f"the attribute {name!r} must be at most {MAX_ATTRIBUTE_BYTES} bytes long."
-            )
-        checked[name] = plain
-    return checked
 
 
 class _RememberedErrors(io.FileIO):
@@ -512,10 +381,3 @@ def _write_all(handle: int, content: bytes) -> None:
     view = memoryview(content)
     while view:
         view = view[os.write(handle, view) :]
-
-
-def _write_atomically(path: str, text: str) -> None:
-    temporary = path + ".tmp"
-    with open(temporary, "w", encoding="utf-8") as file:
-        file.write(text)
-    os.replace(temporary, path)

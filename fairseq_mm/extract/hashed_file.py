@@ -6,7 +6,7 @@ import tarfile
 from collections.abc import Iterator
 from typing import BinaryIO, Optional, Union
 
-from fairseq_mm.data.feature_sources import Source
+from fairseq_mm.data.feature_store import Source
 from fairseq_mm.errors import UserError
 from fairseq_mm.extract.media_list import MediaFile
 

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, NamedTuple, Optional, Union
 
 import numpy as np
 
-from fairseq_mm.data.feature_sources import Source
+from fairseq_mm.data.feature_store import Source
 from fairseq_mm.errors import UserError
 from fairseq_mm.extract.clip_preprocessing import ClipPreprocessing
 from fairseq_mm.extract.hashed_file import HashedFile

@@ -162,7 +162,8 @@ def index_folder(
         path, dim=dim, dtype="float32", attributes=attributes, overwrite=True
     ) as writer:
         # an interrupted run has left vectors, whose files may have changed since
-        writer.remove({key for key in writer.done if not _is_unchanged(files.get(key), writer)})
+        if not all(_is_unchanged(files.get(key), writer) for key in writer.done):
+            writer.clear()
         before = set() if old is None else set(old.ids)
         for key in (key for key in files if key in before and key not in writer.done):
             if old is not None and _is_unchanged(files[key], old):
@@ -175,7 +176,6 @@ def index_folder(
             unreadable += _append_vectors(writer, embedder, unread, options, bar)
         present = set(writer.done)
         if not present:
-            writer.discard()
             raise UserError(
                 f"none of the {len(files):,} images can be read; the first is "
                 f"{': '.join(unreadable[0])}"

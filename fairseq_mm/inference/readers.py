@@ -14,7 +14,7 @@ from typing import Any, Callable, Optional, Union
 import numpy as np
 from PIL import Image
 
-from fairseq_mm.data.feature_sources import Source
+from fairseq_mm.data.feature_store import Source
 from fairseq_mm.errors import UserError
 from fairseq_mm.extract.extractor import (
     Extractor,

@@ -17,8 +17,7 @@ import numpy as np
 import pytest
 
 from fairseq_mm.data import feature_store_writer
-from fairseq_mm.data.feature_sources import Source
-from fairseq_mm.data.feature_store import FeatureStore
+from fairseq_mm.data.feature_store import FeatureStore, Source
 from fairseq_mm.data.feature_store_writer import FeatureStoreWriter
 from fairseq_mm.errors import UserError
 
@@ -195,59 +194,22 @@ def test_a_killed_process_leaves_a_partial_that_continues(path):
         np.testing.assert_array_equal(store.read(key), np.full((1 + i % 7, 400), i % 100))
 
 
-def kill_at(patch, point):
-    """Makes the writer die when it is about to do something with the file ``point``."""
-    real = {name: getattr(os, name) for name in ("replace", "remove", "rmdir")}
-
-    def or_die(name):
-        def call(*args, **kwargs):
-            if os.path.basename(args[-1]) == os.path.basename(point):
-                raise KilledError
-            return real[name](*args, **kwargs)
-
-        return call
-
-    for name in real:
-        patch.setattr(os, name, or_die(name))
-
-
-@pytest.mark.parametrize(
-    ("point", "is_there"),
-    [
-        ("finished", False),
-        ("features.h5", False),
-        ("rows", True),
-        ("journal", True),
-        ("header.json", True),
-        ("features.h5.partial", True),
-    ],
-)
-def test_a_kill_while_finishing_loses_nothing(path, expected, monkeypatch, point, is_there):
+@pytest.mark.parametrize("point", ["replace", "remove", "rmtree"])
+def test_a_kill_while_finishing_loses_nothing(path, expected, monkeypatch, point):
     write(path, ITEMS, finish=False)
     with open_writer(path) as writer, monkeypatch.context() as patch:
-        kill_at(patch, point)
+        patch.setattr(shutil if point == "rmtree" else os, point, kill)
         with pytest.raises(KilledError):
             writer.finish()
-    assert os.path.exists(path) == is_there
-    if is_there:
-        with pytest.raises(UserError, match="exists already"):
-            write(path, ITEMS)
-    else:
+    if point == "replace":
         write(path, ITEMS)
     assert members(path) == expected
-    assert not os.path.exists(path + ".partial")
-
-
-@pytest.mark.parametrize("point", ["rows", "header.json", "features.h5.partial"])
-def test_what_a_killed_finish_left_is_not_taken_for_the_next_run(path, monkeypatch, point):
-    with open_writer(path) as writer, monkeypatch.context() as patch:
-        writer.append("old", np.ones(DIM))
-        kill_at(patch, point)
-        with pytest.raises(KilledError):
-            writer.finish()
-    write(path, {"new": np.ones(DIM)}, overwrite=True)
-    assert FeatureStore(path).ids == ["new"]
-    assert not os.path.exists(path + ".partial")
+    with pytest.raises(UserError, match="exists already"):
+        write(path, ITEMS)
+    if point == "rmtree":  # the journal is gone: nothing of the run is taken for the next one
+        write(path, {"new": np.ones(DIM)}, overwrite=True)
+        assert FeatureStore(path).ids == ["new"]
+        assert not os.path.exists(path + ".partial")
 
 
 def test_a_finished_store_is_replaced_only_when_asked_and_only_in_the_end(path):
@@ -304,33 +266,6 @@ def test_a_partial_without_items_is_in_nobody_s_way(path, killed):
     assert FeatureStore(path).dim == 4
 
 
-def test_a_partial_stays_when_continuing_it_fails(path, expected, monkeypatch):
-    write(path, ITEMS, finish=False)
-    with monkeypatch.context() as patch:
-        patch.setattr(os, "ftruncate", kill)
-        with pytest.raises(KilledError):
-            open_writer(path)
-    with open_writer(path) as writer:
-        assert writer.done == set(ITEMS)
-    write(path, ITEMS)
-    assert members(path) == expected
-
-
-def test_a_partial_of_other_items_is_refused(path):
-    write(path, ITEMS, finish=False)
-    with open_writer(path) as writer:
-        writer.refuse_others_than(ITEMS)
-        with pytest.raises(UserError, match=r"begun for other items: 'pictüre 0.jpg' is none of"):
-            writer.refuse_others_than([])
-
-
-def test_a_damaged_header_is_refused(path):
-    write(path, ITEMS, finish=False)
-    Path(path + ".partial/header.json").write_text("")
-    with pytest.raises(UserError, match=r"header.json: is damaged. Delete .*partial to begin anew"):
-        open_writer(path)
-
-
 HOLDS = """
 import sys
 sys.argv[0] = "fairseq-mm"
@@ -385,7 +320,7 @@ def test_a_file_system_without_locks_is_written_with_a_warning(path, monkeypatch
         (np.ones((1, 1, DIM)), r"but are \[1, 1, 3\]"),
         (np.array([[1, np.nan, 1]]), "h5: the features of 'k' have NaN or infinite values"),
         (np.array([[1, np.inf, 1]]), "the features of 'k' have NaN or infinite values"),
-        (np.array([[1, -7e4, 1]]), r"'k' reach 7e\+04, too large for float16. Store them as"),
+        (np.array([[1, -7e4, 1]]), r"'k' reach 7e\+04, too large for float16\."),
     ],
 )
 def test_rows_that_cannot_be_stored_are_refused_by_id(path, rows, message):
@@ -397,38 +332,12 @@ def test_rows_that_cannot_be_stored_are_refused_by_id(path, rows, message):
     assert members(path)["features"] == [[1.0] * DIM]
 
 
-def test_values_too_large_for_float32_have_no_wider_dtype(path):
-    message = r"'k' reach 1e\+40, too large for float32.$"
-    with open_writer(path, dtype="float32") as writer, pytest.raises(UserError, match=message):
-        writer.append("k", np.full(DIM, 1e40))
-
-
-@pytest.mark.parametrize("key", ["", "a\tb", "a\n", "a\x85b", "a\0", 7])
+@pytest.mark.parametrize("key", ["", "a\tb", "a\n", "a\x85b", "a\0", "twice"])
 def test_keys_that_cannot_stand_in_a_line_are_refused(path, key):
     with open_writer(path) as writer:
-        with pytest.raises(UserError, match="an id must be a string of one line without tabs"):
+        writer.append("twice", np.ones(DIM))
+        with pytest.raises(UserError, match="an id must be one line without tabs, and new, but is"):
             writer.append(key, np.ones(DIM))
-        with pytest.raises(UserError, match="cannot be written as UTF-8"):
-            writer.append("\udcff", np.ones(DIM))
-        writer.append("a", np.ones(DIM))
-        with pytest.raises(UserError, match="the id 'a' was given twice"):
-            writer.append("a", np.ones(DIM))
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"dtype": "int8"}, "`dtype` must be float16 or float32, but is int8"),
-        ({"dim": 0}, "`dim` must be 1 or more, but is 0"),
-        ({"attributes": {"format_version": 1}}, "'format_version' is set by the feature store"),
-        ({"attributes": {"a": [1]}}, r"'a' must be a string, a number .* but is \[1\]"),
-        ({"attributes": {"a": "x" * 70_000}}, "'a' must be at most 60000 bytes"),
-    ],
-)
-def test_settings_that_cannot_be_stored_are_refused(path, changes, message):
-    with pytest.raises(UserError, match=message):
-        open_writer(path, **changes)
-    assert not os.path.exists(path + ".partial")
 
 
 def test_a_place_that_cannot_be_written_is_refused(tmp_path):
@@ -490,15 +399,6 @@ def test_sources_stand_in_the_store_after_an_interruption(path, stops_after):
         writer.finish()
     store = FeatureStore(path)
     assert [store.get_source(key) for key in "abc"] == SOURCES
-    assert store.count_sources() == 2
-    assert store.has_checksum
-
-
-def test_a_store_without_sources_has_none(path):
-    write(path, ITEMS)
-    assert FeatureStore(path).count_sources() == 0
-    with h5py.File(path) as file:
-        assert set(file) == {"features", "offsets", "ids"}
 
 
 def test_a_torn_source_is_cut_off(path):
@@ -515,6 +415,21 @@ def test_a_torn_source_is_cut_off(path):
         assert journal.read_bytes() == whole
 
 
+def test_a_writer_that_is_cleared_begins_anew(path):
+    write(path, ITEMS, finish=False)
+    with open_writer(path) as writer:
+        writer.clear()
+        assert not writer.done
+        writer.append("new", np.ones(DIM), SOURCES[1])
+        writer.finish()
+    assert FeatureStore(path).ids == ["new"]
+    assert FeatureStore(path).check_content() == FeatureStore(path).digest
+    with open_writer(path, overwrite=True) as writer:
+        writer.append("a", np.ones(DIM))
+        writer.clear()
+    assert not os.path.exists(path + ".partial")
+
+
 def test_items_of_an_earlier_run_are_dropped_when_asked(path):
     write(path, {"a": np.ones(DIM), "b": np.ones(DIM)}, finish=False)
     with open_writer(path, resume=False) as writer:
@@ -523,59 +438,3 @@ def test_items_of_an_earlier_run_are_dropped_when_asked(path):
         writer.finish()
     assert FeatureStore(path).ids == ["b"]
     assert not FeatureStore(path).read("b").any()
-
-
-@pytest.mark.parametrize(
-    ("rows", "is_same"),
-    [(np.ones(DIM), True), (np.full(DIM, 1.00001), True), (np.ones((2, DIM)), False)],
-)
-def test_rows_of_a_begun_store_are_compared_as_it_stores_them(path, rows, is_same):
-    write(path, {"a": np.ones(DIM), "b": np.zeros((2, DIM))}, finish=False)
-    with open_writer(path) as writer:
-        if is_same:
-            writer.check_same("a", rows)
-        else:
-            with pytest.raises(UserError, match="was begun with other features of 'a'"):
-                writer.check_same("a", rows)
-        with pytest.raises(UserError, match="was begun with other features of 'b'"):
-            writer.check_same("b", rows)
-
-
-@pytest.mark.parametrize("dropped", [[], [0], [3, 4], [10], range(11)])
-def test_items_that_are_removed_leave_no_trace(path, tmp_path, dropped, monkeypatch):
-    monkeypatch.setattr(feature_store_writer, "PIECE_BYTES", 20)
-    keys = [list(ITEMS)[i] for i in dropped]
-    kept = {key: rows for key, rows in ITEMS.items() if key not in keys}
-    write(path, ITEMS, finish=False)
-    with open_writer(path) as writer:
-        writer.remove(set(keys))
-        assert list(writer.done) == list(kept)
-        writer.append("new", np.ones((2, DIM)))
-        writer.finish()
-    other = str(tmp_path / "other.h5")
-    write(other, {**kept, "new": np.ones((2, DIM))})
-    assert members(path) == members(other)
-    store = FeatureStore(path)
-    assert store.content_checksum == FeatureStore(other).content_checksum
-    np.testing.assert_array_equal(store.read_all(), np.array(members(path)["features"]))
-    assert sorted(os.listdir(tmp_path)) == ["features.h5", "other.h5"]
-
-
-def test_a_kill_while_items_are_removed_leaves_no_wrong_item(path, monkeypatch):
-    write(path, ITEMS, finish=False)
-    replace = os.replace
-
-    def replace_rows_only(source, target):
-        if str(source).endswith("journal.tmp"):
-            raise KilledError
-        replace(source, target)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(os, "replace", replace_rows_only)
-        with open_writer(path) as writer, pytest.raises(KilledError):
-            writer.remove({list(ITEMS)[3]})
-    with open_writer(path) as writer:
-        assert list(writer.done) == list(ITEMS)[:3]
-    write(path, ITEMS)
-    for key, rows in ITEMS.items():
-        np.testing.assert_array_equal(FeatureStore(path).read(key), rows)

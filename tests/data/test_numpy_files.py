@@ -55,12 +55,16 @@ def test_content_in_memory_must_have_the_bytes_that_its_header_declares():
         read_array(objects.getvalue(), "x.npy")
 
 
+def stream(path):
+    array = StreamedArray(path, "features")
+    return [array.read(i) for i in range(3)]
+
+
 def test_a_header_that_declares_more_than_the_archive_holds_is_refused(tmp_path):
     path = archive(tmp_path / "x.npz", declaring((1 << 40, 3)))
-    with pytest.raises(UserError, match=r"features declares 13,194,139,533,312 bytes, and has"):
-        read_member(load_numpy(path), path, "features")
-    with pytest.raises(UserError, match=r"declares \[1099511627776, 3\] of float32, but has"):
-        StreamedArray(path, "features")
+    for read in (lambda: read_member(load_numpy(path), path, None), lambda: stream(path)):
+        with pytest.raises(UserError, match=r"x\.npz: is no numpy file, or is cut short"):
+            read()
 
 
 @pytest.mark.parametrize(

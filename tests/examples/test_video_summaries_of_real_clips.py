@@ -54,7 +54,7 @@ def test_summaries_of_clips_without_transcripts_follow_the_videos(
     prepare = ["--tokenizer", "none", "--output", str(data)]
     assert main(["prepare", "videos", str(tmp_path / "clips.jsonl"), *prepare]) == 0
     features = [str(source / "video_action_features"), str(data / "features.h5")]
-    assert main(["store", "import", *features]) == 0
+    assert main(["store", "import", features[0], "--output", features[1]]) == 0
     # the same videos in another order
     turned = [video for video, _ in pairs[5:] + pairs[:5]]
     for path in data.glob("train.tran-desc.*"):

@@ -1088,10 +1088,12 @@ COMMANDS: dict[str, dict[str, Callable[[Case], Records]]] = {
         "info of images": store("info {captions_images}/features.h5"),
         "verify": store("verify {videos}/features.h5"),
         "import": store(
-            "import {releases}/own/array.npy {out}/o.h5 --ids {releases}/own/array_ids.txt"
+            "import {releases}/own/array.npy --output {out}/o.h5 --ids {releases}/own/array_ids.txt"
         ),
-        "merge": store("merge {captions}/features.h5 {releases}/own/features.h5 {out}/o.h5"),
-        "convert": store("convert {videos}/features.h5 {out}/o.h5 --dtype float16"),
+        "merge": store(
+            "merge {captions}/features.h5 {releases}/own/features.h5 --output {out}/o.h5"
+        ),
+        "convert": store("convert {videos}/features.h5 --output {out}/o.h5 --dtype float16"),
     },
     "prepare": {
         "captions": prepared("captions", "captions.jsonl --threshold 1 --valid-size 2"),

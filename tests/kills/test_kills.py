@@ -50,7 +50,7 @@ COMMANDS = {
     "--overwrite",
     "extract": f"extract photos {EXTRACT} --batch-size 2 --device cpu --workers 0 "
     "--output {out}/o.h5",
-    "store merge": "store merge a.h5 b.h5 {out}/o.h5",
+    "store merge": "store merge a.h5 b.h5 --output {out}/o.h5",
     "index": "index photos --checkpoint embedder --device cpu --batch-size 2 --output {out}/o.h5",
     "caption": "caption photos/image0.png photos/image1.png --checkpoint captioner --device cpu "
     "--output {out}/o.txt",
@@ -185,6 +185,8 @@ def test_a_kill_loses_nothing(inputs, tmp_path, name):
         assert status in (0, 2), (tmp_path / "log").read_text()
         found = files_in(out)
         left = {x for x in found.keys() - expected.keys() if not PASSING.search(x)}
+        if status == 2:  # a writer that was killed while it removed its folder
+            left = {x for x in left if ".h5.partial/" not in x}
         assert (kill_at, left, expected.keys() - found.keys()) == (kill_at, set(), set())
         for path in expected:
             assert_equal(expected[path], found[path])

@@ -232,7 +232,7 @@ def find_features(corpus: Corpus, folder: Path, *, missing: str) -> "FeatureSour
 
 
 def write_features(source: "FeatureSource", path: Path, *, dtype: str) -> bool:
-    """Write the features of videos to a feature store, or continue an interrupted run.
+    """Write the features of videos to a feature store.
 
     ``source`` reads the features of each video from its ``.npy`` file, see :func:`find_features`.
     Return True if the store was written, False if the store at ``path`` already had all videos with
@@ -240,13 +240,11 @@ def write_features(source: "FeatureSource", path: Path, *, dtype: str) -> bool:
     """
     from fairseq_mm.data.feature_importers import import_features
     from fairseq_mm.data.feature_store import FeatureStore
-    from fairseq_mm.data.feature_store_writer import remove_leftover
 
     if path.exists():
         # a store with all videos is kept, because it may have taken hours
         store = FeatureStore(path)
         if store.dim == FEATURE_DIM and store.dtype == dtype and set(source.keys) <= set(store.ids):
-            remove_leftover(path)
             return False
     import_features(
         source,
