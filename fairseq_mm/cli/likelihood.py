@@ -10,14 +10,16 @@ import shlex
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Optional, Union
+from typing import TYPE_CHECKING, Any, Optional
 
 from fairseq_mm.cli import arguments
 from fairseq_mm.errors import UserError
 from fairseq_mm.generation.defaults import SEED
 
 if TYPE_CHECKING:
+    import numpy as np
+
+    from fairseq_mm.data.records import Split
     from fairseq_mm.inference.checkpoint import Checkpoint, LoadedModels
     from fairseq_mm.retrieval.story_likelihood import Pair
 
@@ -69,11 +71,7 @@ def resolve_options(
 ) -> str:
     """Set missing options in ``args`` to the defaults of the checkpoints' kind; return the kind.
 
-    Args:
-        args: Parsed command line, in which options are set.
-        options: For each accepted kind of checkpoint, such as ``captions``, a dict from the name
-            of an option to its default.
-        checkpoints: Opened checkpoints, all of one kind.
+    ``options`` are the options of each accepted kind of checkpoint, with their defaults.
     """
     if args.seed < 0:  # NumPy's generators would raise a ValueError
         raise UserError(f"--seed: must be 0 or more, but is {args.seed}.")
@@ -122,17 +120,14 @@ def build_card(
 ) -> dict[str, Any]:
     """Return the description of a run for its JSON result: command, options, hashes, versions.
 
-    Args:
-        files: Dict from the label of an input file in the result, such as ``references``, to its
-            path. The hash of the file is recorded; a file with the path None is left out.
-        options: Names of the options whose values are recorded, in addition to ``--split``,
-            ``--seed`` and ``--precision``.
+    ``files`` are the paths of the files that are hashed, by their labels. ``options`` are the names
+    of the options that are recorded beside ``--split``, ``--seed`` and ``--precision``.
     """
     from fairseq_mm.metrics.result_card import result_card
 
     card = result_card(
         command=shlex.join(["fairseq-mm", *sys.argv[1:]]),
-        files={role: None if path is None else str(path) for role, path in files.items()},
+        files=dict(files),
         generated=os.devnull,  # there is no generated text to hash
     )
     card["options"] = {name: getattr(args, name) for name in ("split", "seed", *options)}
@@ -140,13 +135,34 @@ def build_card(
     return card
 
 
-class _Texts:
+def name_output(files: Sequence[str], split: str) -> str:
+    """Return the default output folder, ``CHECKPOINT.rank-SPLIT``.
+
+    If ``files`` has several checkpoints, the name also contains their number.
+    """
+    others = f"+{len(files) - 1}" if len(files) > 1 else ""
+    return f"{os.path.splitext(files[0])[0]}{others}.rank-{split}"
+
+
+def load_texts(args: argparse.Namespace, checkpoints: "Sequence[Checkpoint]") -> Any:
+    """Load the texts of the split, and the models that compute their likelihood."""
+    return _TEXTS[checkpoints[0].kind](args, checkpoints)
+
+
+def _numbered(role: str, paths: Sequence[str]) -> dict[str, str]:
+    return {f"{role}_{number}": path for number, path in enumerate(paths)}
+
+
+class StoryTexts:
     """Texts of a split, one per line, and the models that compute their likelihood.
 
     Attributes:
+        noun: Plural noun for the conditions of the texts.
+        condition_name: Name of the condition in files of likelihoods.
+        ties: How ties are counted, for the signature of a ranking.
         models: Loaded models.
-        device: Device of the models.
         likelihood: Object that computes the likelihood of texts under the models.
+        num_words: Number of words after which a text is truncated; None if texts never are.
         texts: Words of each line's text.
         names: Text of the prompt, or id of the album, of each line; empty for language models.
         files: Dict from a label, such as ``checkpoint_0``, to the path of a file that determines
@@ -154,205 +170,218 @@ class _Texts:
         ends: Indices of the tokens that end a text or a sentence.
     """
 
+    noun: str
+    condition_name: str
+    ties: str
     likelihood: Any
-    texts: list[list[str]]
-    names: list[str]
-    files: dict[str, str]
+    num_words: Optional[int] = None
     ends: list[int]
 
-    def __init__(self, models: "LoadedModels", args: argparse.Namespace) -> None:
-        self.models = models
-        self.device = models.device
+    def __init__(
+        self, args: argparse.Namespace, split: "Split", checkpoints: "Sequence[Checkpoint]"
+    ) -> None:
+        from fairseq_mm.inference.checkpoint import build_models
+
+        self.models: LoadedModels = build_models(checkpoints, args.device)
+        self.device = self.models.device
         self.options = {
             "precision": args.precision,
-            "batch_tokens": BATCH_TOKENS.get(models.device.type, 32000),
+            "batch_tokens": BATCH_TOKENS.get(self.device.type, 32000),
         }
+        self.texts: list[list[str]] = []
+        self.names: list[str] = []
+        self.files = {**_numbered("checkpoint", self.models.files), "split": split.path}
 
-    def identity(self) -> dict[str, Any]:
-        """Return the hashes of the files on which the likelihoods depend.
+    def settings(self) -> dict[str, Any]:
+        """Return digests of the checkpoints, texts and features on which likelihoods depend."""
+        import hashlib
 
-        The result is a dict from a kind of file, such as ``checkpoint``, to the list of hashes.
-        """
         from fairseq_mm.metrics.result_card import file_hash
 
-        hashes: dict[str, Any] = {}
+        hashes: dict[str, Any] = {"words": self.num_words}
         for role, path in self.files.items():
-            # Files above 4 GiB are not hashed; their size is used instead.
-            entry = file_hash(path)
-            digest = str(entry.get("sha256", entry.get("bytes")))[:12]
-            # checkpoint_0 and checkpoint_1 have the role `checkpoint`.
-            hashes.setdefault(role.partition("_")[0], []).append(digest)
-        return hashes
-
-
-def _numbered(role: str, paths: Sequence[str]) -> dict[str, str]:
-    return {f"{role}_{number}": path for number, path in enumerate(paths)}
-
-
-class PromptTexts(_Texts):
-    """Stories with their prompts, or texts of a language model."""
-
-    def __init__(self, args: argparse.Namespace, checkpoints: "Sequence[Checkpoint]") -> None:
-        from fairseq_mm.data import split_text
-        from fairseq_mm.inference.checkpoint import build_models
-        from fairseq_mm.retrieval.story_likelihood import StoryLikelihood
-
-        models = build_models(checkpoints, args.device)
-        super().__init__(models, args)
-        self.likelihood = StoryLikelihood(models, **self.options)
-        most = self.likelihood.max_story_words
-        if args.words is not None and args.words > most:
-            raise UserError(f"--words {args.words}: the model has positions for {most} words.")
-        self.num_words = args.words or most
-        self.side = self._find_side(args)
-        self.files = _numbered("checkpoint", models.files)
-        self.files["text"] = str(split_text.side_path(args.data, args.split, self.side))
-        self.prompts: list[list[str]] = []
-        if models.are_language_models:
-            self.texts = split_text.read_side(args.data, args.split, self.side)
-        else:
-            self.prompts, self.texts = split_text.read_story_split(args.data, args.split)
-            path = split_text.side_path(args.data, args.split, split_text.SOURCE)
-            self.files["prompts"] = str(path)
-        self.names = [" ".join(words) for words in self.prompts]
-        self.ends = [self.likelihood.dictionary.eos()]
-
-    def _find_side(self, args: argparse.Namespace) -> str:
-        """Return the language of the texts: ``wp_source`` (prompts) or ``wp_target`` (stories)."""
-        from fairseq_mm.data.split_text import SOURCE, TARGET, side_path
-        from fairseq_mm.models._provenance import list_words
-        from fairseq_mm.prepare.data_folder import read_dictionary_words
-
-        file, option = self.models.files[0], getattr(args, "side", None)
-        if not self.models.are_language_models:
-            if option == SOURCE:
-                raise UserError(f"--side {option}: {file} generates stories, not prompts.")
-            return TARGET
-        if option:
-            return str(option)
-        words = set(list_words(self.models.dictionary))
-        sides = []
-        for side in (SOURCE, TARGET):
-            path = side_path(args.data, args.split, side).parents[1] / f"dict.{side}.txt"
-            if path.is_file() and words == set(read_dictionary_words(path)):
-                sides.append(side)
-        if len(sides) != 1:
-            raise UserError(
-                f"{file}: its dictionary ({len(words)} words) is that of "
-                f"{'both sides' if sides else 'neither side'} of {args.data}: give --side."
-            )
-        return sides[0]
-
-    def identity(self) -> dict[str, Any]:
-        return {**super().identity(), "words": self.num_words}
+            if role != "split":  # the same texts may be in a file of another form
+                # Files above 4 GiB are not hashed; their size is used instead.
+                entry = file_hash(path)
+                digest = str(entry.get("sha256", entry.get("bytes")))[:12]
+                # checkpoint_0 and checkpoint_1 have the role `checkpoint`.
+                hashes.setdefault(role.partition("_")[0], []).append(digest)
+        content = repr([(self.condition(line), text) for line, text in enumerate(self.texts)])
+        return {**hashes, "texts": hashlib.sha256(content.encode()).hexdigest()[:12]}
 
     def tokens(self, line: int) -> list[int]:
-        """Return the token indices of a line's text, with ``</s>`` unless the text is truncated."""
+        """Return the token indices of a line's text, with the end unless the text is truncated."""
         return self.likelihood.encode_story(self.texts[line], num_words=self.num_words)
 
-    def condition(self, line: int) -> Optional[list[int]]:
-        """Return the token indices of a line's prompt; None for language models."""
-        if self.models.are_language_models:
-            return None
-        try:
-            return self.likelihood.encode_prompt(self.prompts[line])
-        except UserError as error:
-            raise UserError(f"{self.files['prompts']}:{line + 1}: {error}") from None
+    def condition(self, line: int) -> Any:
+        """Return the prompt or image sequence of a line, in the form that ``likelihood`` needs."""
+        raise NotImplementedError
 
     def find_lines(self, names: Sequence[str]) -> dict[str, int]:
-        """Return a dict from each prompt in ``names`` to the number of its first line in the split.
-
-        Prompts that differ only in unknown words have the same tokens, and so the same line.
-        """
-        # Prompts that differ only in unknown words have the same tokens. They share one line, so
-        # that their scores are equal; computed in two batches, they could differ slightly.
-        first: dict[str, int] = {}
-        for line, name in enumerate(self.names):
-            first.setdefault(name, line)
-        line_of_tokens: dict[Any, int] = {}
-        lines = {}
-        for name in sorted(names, key=first.__getitem__):
-            tokens = tuple(self.condition(first[name]) or ())
-            lines[name] = line_of_tokens.setdefault(tokens, first[name])
-        return lines
-
-    def find_own_line(self, line: int, line_of_prompt: Mapping[str, int]) -> int:
-        """Return the line that :meth:`find_lines` has assigned to the prompt of a story.
-
-        Args:
-            line: Number of the story's line.
-            line_of_prompt: Result of :meth:`find_lines`.
-        """
-        return line_of_prompt[self.names[line]]
-
-
-class AlbumTexts(_Texts):
-    """Visual stories with their image sequences."""
-
-    def __init__(self, args: argparse.Namespace, checkpoints: "Sequence[Checkpoint]") -> None:
-        from fairseq_mm.data.feature_store import open_folder_features
-        from fairseq_mm.data.split_files import read_missing_images
-        from fairseq_mm.data.split_text import read_visual_story_split, story_text_path
-        from fairseq_mm.data.story_text import SEPARATOR
-        from fairseq_mm.inference.checkpoint import build_models
-        from fairseq_mm.retrieval.story_likelihood import SequenceImages, VisualStoryLikelihood
-
-        split = read_visual_story_split(args.data, args.split)
-        features = open_folder_features(args.data, args.features)
-        models = build_models(checkpoints, args.device)
-        super().__init__(models, args)
-        checkpoints[0].check_features(features)
-        self.missing = read_missing_images(args.data)
-        images = SequenceImages(features, self.missing, models.task.rows_per_image)
-        images.check(split.visual_ids)
-        self.likelihood = VisualStoryLikelihood(models, images, **self.options)
-        self.texts, self.visual_ids, self.names = split
-        self.files = {
-            **_numbered("checkpoint", models.files),
-            "stories": str(story_text_path(args.data, args.split)),
-            "visual_ids": str(Path(args.data) / f"{args.split}.visual_ids"),
-            **_numbered("features", [store.path for store in features.stores]),
-        }
-        self.ends = [models.dictionary.index(SEPARATOR), models.dictionary.eos()]
-
-    def tokens(self, line: int) -> list[int]:
-        """Return the token indices of a line's story, with ``<sent>`` separators and ``</s>``."""
-        return self.likelihood.encode_story(self.texts[line])
-
-    def condition(self, line: int) -> str:
-        """Return the image sequence of a line: the ids of its images, separated by tabs."""
-        return self.visual_ids[line]
-
-    def find_lines(self, names: Sequence[str]) -> dict[str, int]:
-        """Return a dict from each album id in ``names`` to the number of the album's first line."""
+        """Return a dict from each prompt or album in ``names`` to the number of its first line."""
         first: dict[str, int] = {}
         for line, name in enumerate(self.names):
             # condition_columns ignores white space, too
             first.setdefault(" ".join(name.split()), line)
         return {name: first[name] for name in names}
 
-    def find_own_line(self, line: int, line_of_album: Mapping[str, int]) -> int:
-        """Return the number of the first line that has the same image sequence as ``line``.
+    def find_own_line(self, line: int, first: int) -> int:
+        """Return the line that represents the condition of ``line``; ``first`` is the line that
+        :meth:`find_lines` has found for it."""
+        return first
 
-        ``line_of_album`` is ignored; it exists because :class:`PromptTexts` needs such an argument.
+    def describe(self, lines: Sequence[int], counts: Any) -> dict[str, Any]:
+        """Return fields of ``perplexity --json`` that only this kind of text has.
+
+        ``counts`` are the numbers of sentences and truncated texts among ``lines``.
         """
+        raise NotImplementedError
+
+
+class PromptTexts(StoryTexts):
+    """Stories with their prompts, or texts of a language model."""
+
+    noun, condition_name, ties = "prompts", "prompt", "shared"
+
+    def __init__(self, args: argparse.Namespace, checkpoints: "Sequence[Checkpoint]") -> None:
+        from fairseq_mm.data.records import open_split
+        from fairseq_mm.metrics.condition_ranking import draw_credits, rank_prompts
+        from fairseq_mm.retrieval.story_likelihood import StoryLikelihood
+
+        split = open_split(args.data, args.split)
+        super().__init__(args, split, checkpoints)
+        self.rank, self.rank_draws = rank_prompts, draw_credits
+        self.likelihood = StoryLikelihood(self.models, **self.options)
+        most = self.likelihood.max_story_words
+        if args.words is not None and args.words > most:
+            raise UserError(f"--words {args.words}: the model has positions for {most} words.")
+        self.num_words = args.words or most
+        self.side = self._find_side(getattr(args, "side", None), split)
+        self.texts = split.tokens(self.side)
+        self.prompts: list[list[str]] = []
+        if not self.models.are_language_models:
+            self.prompts = split.tokens("wp_source")
+        self.names = [" ".join(words) for words in self.prompts]
+        self.ends = [self.likelihood.dictionary.eos()]
+
+    def _find_side(self, option: Optional[str], split: "Split") -> str:
+        """Return the language of the texts: ``wp_source`` (prompts) or ``wp_target`` (stories)."""
+        from fairseq_mm.models._provenance import list_words
+        from fairseq_mm.prepare.data_folder import read_dictionary_words
+
+        file = self.models.files[0]
+        if not self.models.are_language_models:
+            if option == "wp_source":
+                raise UserError(f"--side {option}: {file} generates stories, not prompts.")
+            return "wp_target"
+        if option:
+            return option
+        words = set(list_words(self.models.dictionary))
+        paths = {side: split.dictionary_path(side) for side in split.sides}
+        sides = [
+            side
+            for side, path in paths.items()
+            if os.path.isfile(path) and words == set(read_dictionary_words(path))
+        ]
+        if len(sides) != 1:
+            raise UserError(
+                f"{file}: its dictionary ({len(words)} words) is that of "
+                f"{'both sides' if sides else 'neither side'} of {split.folder}: give --side."
+            )
+        return sides[0]
+
+    def condition(self, line: int) -> Optional[list[int]]:
+        """Return the token indices of a line's prompt; None for language models."""
+        return self.likelihood.encode_prompt(self.prompts[line]) if self.prompts else None
+
+    def find_lines(self, names: Sequence[str]) -> dict[str, int]:
+        # Prompts that differ only in unknown words have the same tokens. They share one line, so
+        # that their scores are equal; computed in two batches, they could differ slightly.
+        line_of_tokens: dict[Any, int] = {}
+        lines = super().find_lines(names)
+        for name, line in sorted(lines.items(), key=lambda item: item[1]):
+            tokens = tuple(self.condition(line) or ())
+            lines[name] = line_of_tokens.setdefault(tokens, line)
+        return lines
+
+    def rank_fields(
+        self, line: int, own: float, others: "np.ndarray", by_draw: "np.ndarray"
+    ) -> dict[str, Any]:
+        """Return the fields about the ranking of a story in its JSON record.
+
+        Args:
+            line: Number of the story's line.
+            own: Log-likelihood under the own prompt or images.
+            others: Log-likelihoods under others.
+            by_draw: Result of ``rank_draws`` for the story in each draw.
+        """
+        return {
+            "prompt": self.names[line],
+            "prompts": 1 + len(others),
+            "rank": 1 + int((others > own).sum()),
+            "accuracy": float(by_draw.mean()),
+        }
+
+    def describe(self, lines: Sequence[int], counts: Any) -> dict[str, Any]:
+        return {"side": self.side, "texts_cut": counts.truncated}
+
+
+class AlbumTexts(StoryTexts):
+    """Visual stories with their image sequences."""
+
+    noun, condition_name, ties = "albums", "images", "against-the-model-within-0.001-nats"
+
+    def __init__(self, args: argparse.Namespace, checkpoints: "Sequence[Checkpoint]") -> None:
+        from fairseq_mm.data.feature_store import open_folder_features
+        from fairseq_mm.data.records import open_split
+        from fairseq_mm.data.story_text import SEPARATOR
+        from fairseq_mm.metrics.condition_ranking import candidate_ranks, rank_albums
+        from fairseq_mm.retrieval.story_likelihood import SequenceImages, VisualStoryLikelihood
+
+        split = open_split(args.data, args.split)
+        features = open_folder_features(args.data, args.features)
+        super().__init__(args, split, checkpoints)
+        self.rank, self.rank_draws = rank_albums, candidate_ranks
+        checkpoints[0].check_features(features)
+        self.missing, self.texts, self.visual_ids = split.missing, split.tokens(), split.items
+        self.names = [album or key for album, key in zip(split.field("album"), self.visual_ids)]
+        images = SequenceImages(features, self.missing, self.models.task.rows_per_image)
+        images.check(self.visual_ids)
+        self.likelihood = VisualStoryLikelihood(self.models, images, **self.options)
+        self.files.update(_numbered("features", [store.path for store in features.stores]))
+        dictionary = self.models.dictionary
+        self.ends = [dictionary.index(SEPARATOR), dictionary.eos()]
+
+    def condition(self, line: int) -> str:
+        """Return the image sequence of a line: the ids of its images, separated by tabs."""
+        return self.visual_ids[line]
+
+    def find_own_line(self, line: int, first: int) -> int:
         # An album has several image sequences; the story was written for this one.
         return self.visual_ids.index(self.visual_ids[line])
+
+    def rank_fields(
+        self, line: int, own: float, others: "np.ndarray", by_draw: "np.ndarray"
+    ) -> dict[str, Any]:
+        images = self.visual_ids[line].split("\t")
+        return {"album": self.names[line], "images": images, "ranks": by_draw.tolist()}
+
+    def describe(self, lines: Sequence[int], counts: Any) -> dict[str, Any]:
+        sequences = {self.visual_ids[line] for line in lines}
+        return {
+            "sentences": len(counts.sentences),
+            "sequences": len(sequences),
+            "sequences_with_missing_images": sum(
+                not self.missing.isdisjoint(line.split("\t")) for line in sequences
+            ),
+        }
 
 
 def load_on_data(
     checkpoints: "Sequence[Checkpoint]", args: argparse.Namespace
 ) -> tuple[list[Any], Any]:
-    """Load models of captions or summaries, and set up their task.
-
-    Args:
-        checkpoints: Opened checkpoints.
-        args: Parsed command line, with the options ``data`` and ``features``.
-
-    Returns:
-        models: Models in evaluation mode and float32.
-        task: Task of the data folder ``args.data``.
-    """
+    """Load models of captions or summaries, in evaluation mode and float32, and set up their task
+    on the data folder ``args.data``."""
     from fairseq import checkpoint_utils
 
     from fairseq_mm.data.feature_store import open_folder_features
@@ -383,9 +412,10 @@ def load_on_data(
 class DatasetTexts:
     """Captions or summaries of a binarized split, with the models that compute their likelihood.
 
-    The attributes are the same as in :class:`_Texts`, but ``models`` is missing, and ``texts`` has
-    the indices of the lines instead of words.
+    The attributes are those of :class:`StoryTexts`, but ``texts`` has the indices of the lines.
     """
+
+    num_words = None
 
     def __init__(self, args: argparse.Namespace, checkpoints: "Sequence[Checkpoint]") -> None:
         from fairseq_mm.inference.checkpoint import usable_device
@@ -394,29 +424,23 @@ class DatasetTexts:
         models, task = load_on_data(checkpoints, args)
         task.load_dataset(args.split, combine=False)
         self.dataset = task.datasets[args.split]
+        models = [model.to(self.device) for model in models]
         self.likelihood: Any = DatasetLikelihood(
-            [model.to(self.device) for model in models],
-            self.dataset,
-            task.target_dictionary,
-            device=self.device,
-            precision=args.precision,
-            batch_tokens=BATCH_TOKENS["cpu"],
+            models, self.dataset, task.target_dictionary, args.precision
         )
         self.texts = range(len(self.dataset))
-        self.names: list[str] = []
         self.ends = [task.target_dictionary.eos()]
-        self.files = {
-            **_numbered("checkpoint", [checkpoint.path for checkpoint in checkpoints]),
-            "visual_ids": str(Path(args.data) / f"{args.split}.visual_ids"),
-        }
+        self.files = _numbered("checkpoint", [checkpoint.path for checkpoint in checkpoints])
 
     def tokens(self, line: int) -> list[int]:
-        """Return the token indices of a line's text, with ``</s>``."""
         return self.dataset[line]["target"].tolist()
 
     def condition(self, line: int) -> int:
         """Return ``line`` itself, by which :class:`DatasetLikelihood` finds the image or video."""
         return line
+
+    def describe(self, lines: Sequence[int], counts: Any) -> dict[str, Any]:
+        return {}
 
 
 class DatasetLikelihood:
@@ -426,18 +450,9 @@ class DatasetLikelihood:
     story models of this package.
     """
 
-    def __init__(
-        self,
-        models: list[Any],
-        dataset: Any,
-        dictionary: Any,
-        *,
-        device: Any,
-        precision: str,
-        batch_tokens: int,
-    ) -> None:
+    def __init__(self, models: list[Any], dataset: Any, dictionary: Any, precision: str) -> None:
         self.models, self.dataset, self.dictionary = models, dataset, dictionary
-        self.device, self.precision, self.batch_tokens = device, precision, batch_tokens
+        self.precision = precision
 
     def batches(
         self, pairs: "Sequence[Pair]", *, log_probs_of: Any = None
@@ -449,33 +464,32 @@ class DatasetLikelihood:
             log_probs_of: Not used; :meth:`.TextLikelihood.batches` has such an argument.
 
         Yields:
-            numbers: Indices in ``pairs`` of the texts of one batch.
-            log_probs: For each text, [tokens] natural logarithms of the probabilities.
+            Indices in ``pairs`` of the texts of one batch, and for each text [tokens] natural
+            logarithms of the probabilities.
         """
         import torch
         from fairseq import utils
         from fairseq.sequence_scorer import SequenceScorer
 
         scorer = SequenceScorer(self.dictionary)
+        device = next(self.models[0].parameters()).device
         number_of_line = {line: number for number, (line, _) in enumerate(pairs)}
         # A batch begins with its longest text, whose length limits how many texts fit.
         order = sorted(range(len(pairs)), key=lambda number: -len(pairs[number][1]))
         while order:
-            size = max(1, self.batch_tokens // len(pairs[order[0]][1]))
+            size = max(1, BATCH_TOKENS["cpu"] // len(pairs[order[0]][1]))
             batch, order = order[:size], order[size:]
             sample = self.dataset.collater([self.dataset[pairs[number][0]] for number in batch])
-            sample = utils.apply_to_sample(lambda tensor: tensor.to(self.device), sample)
+            sample = utils.apply_to_sample(lambda tensor: tensor.to(device), sample)
             bfloat16 = self.precision == "bfloat16"
-            with torch.no_grad(), torch.autocast(self.device.type, torch.bfloat16, bfloat16):
+            with torch.no_grad(), torch.autocast(device.type, torch.bfloat16, bfloat16):
                 hypotheses = scorer.generate(self.models, sample)
             # The collater sorts examples by the length of their source text, if they have one.
             numbers = [number_of_line[line] for line in sample["id"].tolist()]
             yield numbers, [best[0]["positional_scores"].float().cpu() for best in hypotheses]
 
 
-Stories = Union[PromptTexts, AlbumTexts]
-Texts = Union[Stories, DatasetTexts]
-TEXTS: dict[str, Any] = {
+_TEXTS: dict[str, Any] = {
     "captions": DatasetTexts,
     "summaries": DatasetTexts,
     "prompts": PromptTexts,

@@ -16,8 +16,7 @@ The command prints three perplexities. The first is the one that fairseq-validat
 prints: it counts all tokens, with the end of each text and with unknown words
 (scored as <unk>). The second leaves out the ends; the third leaves out the ends
 and the unknown words. The separators between the sentences of a visual story
-count as ends. Captions and summaries are read from the binarized split; stories
-are read from DATA/text, and the checkpoint's own dictionary is used.
+count as ends.
 
 --tune-temperature finds the temperature at which the texts are most likely.
 With top-k sampling, real texts have probability 0 at every temperature. For
@@ -41,8 +40,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Optional
 
 from fairseq_mm.cli import arguments, likelihood
-from fairseq_mm.cli.arguments import positive
-from fairseq_mm.cli.likelihood import AlbumTexts, PromptTexts, Texts
+from fairseq_mm.cli.arguments import FLAG, Rows
 from fairseq_mm.cli.run_set_up import register_quietly
 from fairseq_mm.data.output_file import write_file
 from fairseq_mm.errors import UserError
@@ -51,7 +49,6 @@ if TYPE_CHECKING:
     from fairseq_mm.metrics.perplexity import LogProbability
     from fairseq_mm.retrieval.word_likelihood import TemperatureSums
 
-SIDES = ("wp_source", "wp_target")
 OPTIONS: likelihood.Options = {
     "captions": {"features": None},
     "summaries": {"features": None},
@@ -69,41 +66,41 @@ ROWS = {
     "without_ends": ("without ends", False, True),
     "known_words": ("known words", False, False),
 }
+_OUTPUT: Rows = {
+    "--tune-temperature": ("Find the best temperature of the softmax.", FLAG),
+    "--top-k": (
+        "The k of top-k sampling, for its best temperature (default: 10).",
+        {"type": arguments.positive, "default": 10, "metavar": "K"},
+    ),
+}
+_PROMPTS: Rows = {
+    "--side": (
+        "Texts that a language model scores: prompts (wp_source) or stories (wp_target) (default: "
+        "the side whose dictionary the model has).",
+        {"choices": ("wp_source", "wp_target")},
+    ),
+}
+_STORIES: Rows = {
+    "--counting": (
+        "With transtory, also count as the released code of Transtory-XL (default: tokens).",
+        {"choices": ("tokens", "transtory")},
+    ),
+    "--shuffled-images": (
+        "Also score the stories under the images of another album, sampled with --seed.",
+        FLAG,
+    ),
+}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     likelihood.add_scoring_arguments(parser)
     arguments.add(parser, "json")
     arguments.add_numbers(parser, stories="Number of texts, sampled with --seed (default: all).")
-    parser.add_argument(
-        "--tune-temperature", action="store_true", help="Find the best temperature of the softmax."
-    )
-    parser.add_argument(
-        "--top-k",
-        type=positive,
-        default=10,
-        metavar="K",
-        help="The k of top-k sampling, for its best temperature (default: 10).",
-    )
+    arguments.add_rows(parser, _OUTPUT)
     prompts = parser.add_argument_group("stories of prompts, and language models")
     arguments.add_numbers(prompts, words=likelihood.WORDS_HELP)
-    prompts.add_argument(
-        "--side",
-        choices=SIDES,
-        help="Texts that a language model scores: prompts (wp_source) or stories (wp_target) "
-        "(default: the side whose dictionary the model has).",
-    )
-    stories = parser.add_argument_group("visual stories")
-    stories.add_argument(
-        "--counting",
-        choices=("tokens", "transtory"),
-        help="With transtory, also count as the released code of Transtory-XL (default: tokens).",
-    )
-    stories.add_argument(
-        "--shuffled-images",
-        action="store_true",
-        help="Also score the stories under the images of another album, sampled with --seed.",
-    )
+    arguments.add_rows(prompts, _PROMPTS)
+    arguments.add_rows(parser.add_argument_group("visual stories"), _STORIES)
 
 
 class Counts(NamedTuple):
@@ -125,15 +122,15 @@ class Counts(NamedTuple):
 
 
 def run(args: argparse.Namespace) -> None:
-    arguments.check_writable("--json", args.json)
+    arguments.check_outputs({"json": args.json})
     register_quietly()
     from fairseq_mm.inference.checkpoint import Checkpoint
     from fairseq_mm.metrics.perplexity import GRID
     from fairseq_mm.retrieval.word_likelihood import TemperatureSums
 
     checkpoints = Checkpoint.open_all(args.checkpoint, data=args.data)
-    kind = likelihood.resolve_options(args, OPTIONS, checkpoints)
-    texts: Texts = likelihood.TEXTS[kind](args, checkpoints)
+    likelihood.resolve_options(args, OPTIONS, checkpoints)
+    texts = likelihood.load_texts(args, checkpoints)
     lines = likelihood.sample_lines(len(texts.texts), args.stories, args.seed)
     sums = None
     if args.tune_temperature:
@@ -142,11 +139,23 @@ def run(args: argparse.Namespace) -> None:
         top_k = args.top_k if len(scorer.models) == 1 else None
         sums = TemperatureSums(scorer.models, scorer.dictionary, GRID, top_k=top_k)
     counts = _score(texts, lines, [texts.condition(line) for line in lines], sums)
-    result = _build_result(counts, texts, lines, args)
-    if args.shuffled_images and isinstance(texts, AlbumTexts):
-        images = shuffle_images(texts.visual_ids, texts.names, seed=args.seed, data=args.data)
+    described = texts.describe(lines, counts)
+    images = "own" if "sequences" in described else None
+    result: dict[str, Any] = {
+        "data": args.data,
+        "split": args.split,
+        "texts": len(lines),
+        "texts_available": len(texts.texts),
+        "words": counts.known.num_tokens + counts.unknown.num_tokens,
+        "unknown_words": counts.unknown.num_tokens,
+        "ends": counts.ends.num_tokens,
+        **described,
+        "perplexities": _perplexities(counts, images, texts, lines, args),
+    }
+    if args.shuffled_images:
+        shuffled = shuffle_images(texts.visual_ids, texts.names, seed=args.seed)
         # The temperature is tuned with the stories' own images only, so no sums are passed.
-        other = _score(texts, lines, [images[line] for line in lines], None)
+        other = _score(texts, lines, [shuffled[line] for line in lines], None)
         result["shuffled"] = _perplexities(other, "of-another-album", texts, lines, args)
         result["ratio"] = (
             result["shuffled"]["all"]["perplexity"] / result["perplexities"]["all"]["perplexity"]
@@ -160,19 +169,12 @@ def run(args: argparse.Namespace) -> None:
         write_file(args.json, json.dumps(result, indent=2) + "\n")
 
 
-def shuffle_images(
-    visual_ids: Sequence[str], albums: Sequence[str], *, seed: int, data: str
-) -> list[str]:
+def shuffle_images(visual_ids: Sequence[str], albums: Sequence[str], *, seed: int) -> list[str]:
     """Return for each line an image sequence of another album.
 
     The albums are shuffled. Each album then gets the image sequences of the next album, in order;
     if there are fewer of them, they are repeated. Lines with the same image sequence get the same
     new sequence.
-
-    Args:
-        visual_ids: Image sequence of each line.
-        seed: Seed of the shuffling.
-        data: Path of the data folder, for messages.
     """
     import numpy as np
 
@@ -181,8 +183,7 @@ def shuffle_images(
         sequences.setdefault(album, {})[line] = None
     if len(sequences) < 2:
         raise UserError(
-            f"--shuffled-images: the stories of {data} are of one album, and no other has "
-            "images to give them."
+            "--shuffled-images: the stories are of one album, and no other has images to give them."
         )
     names = list(sequences)
     order = np.random.default_rng(seed).permutation(len(names)).tolist()
@@ -197,7 +198,7 @@ def shuffle_images(
 
 
 def _score(
-    texts: Texts,
+    texts: Any,
     lines: Sequence[int],
     conditions: Sequence[Any],
     sums: "Optional[TemperatureSums]",
@@ -235,37 +236,10 @@ def _score(
     return Counts(parts[0], parts[1], parts[2], sentences, truncated)
 
 
-def _build_result(
-    counts: Counts, texts: Texts, lines: Sequence[int], args: argparse.Namespace
-) -> dict[str, Any]:
-    result: dict[str, Any] = {
-        "data": args.data,
-        "split": args.split,
-        "texts": len(lines),
-        "texts_available": len(texts.texts),
-        "words": counts.known.num_tokens + counts.unknown.num_tokens,
-        "unknown_words": counts.unknown.num_tokens,
-        "ends": counts.ends.num_tokens,
-    }
-    if isinstance(texts, AlbumTexts):
-        sequences = {texts.visual_ids[line] for line in lines}
-        result["sentences"] = len(counts.sentences)
-        result["sequences"] = len(sequences)
-        result["sequences_with_missing_images"] = sum(
-            not texts.missing.isdisjoint(line.split("\t")) for line in sequences
-        )
-    elif isinstance(texts, PromptTexts):
-        result["side"] = texts.side
-        result["texts_cut"] = counts.truncated
-    images = "own" if isinstance(texts, AlbumTexts) else None
-    result["perplexities"] = _perplexities(counts, images, texts, lines, args)
-    return result
-
-
 def _perplexities(
     counts: Counts,
     images: Optional[str],
-    texts: Texts,
+    texts: Any,
     lines: Sequence[int],
     args: argparse.Namespace,
 ) -> dict[str, Any]:

@@ -102,13 +102,12 @@ def run(args: argparse.Namespace) -> None:
     from fairseq_mm.inference.checkpoint import Checkpoint
 
     checkpoints = Checkpoint.open_all(args.checkpoint, data=args.data)
-    kind = likelihood.resolve_options(args, OPTIONS, checkpoints)
     # Each of the two modules imports a large part of the package, and only one is needed.
-    if kind in ("captions", "vectors"):
-        from fairseq_mm.cli.rank_images import rank_images
-
-        rank_images(args, checkpoints, kind)
-    else:
+    if "draws" in OPTIONS[likelihood.resolve_options(args, OPTIONS, checkpoints)]:
         from fairseq_mm.cli.rank_stories import rank_stories
 
-        rank_stories(args, checkpoints, kind)
+        rank_stories(args, checkpoints)
+    else:
+        from fairseq_mm.cli.rank_images import rank_images
+
+        rank_images(args, checkpoints)

@@ -121,22 +121,23 @@ def _run_prompts(args: argparse.Namespace) -> None:
     arguments.check(args)
     from tqdm.auto import tqdm
 
-    from fairseq_mm.data.input_files import read_lines
-    from fairseq_mm.data.split_text import SOURCE, TARGET, side_path
+    from fairseq_mm.data.records import open_split
     from fairseq_mm.data.story_text import check_encodable, tokenize_story_text
     from fairseq_mm.retrieval.nearest_prompts import NearestPrompts
 
-    def read(split: str, side: str) -> list[str]:
-        return [text for _, text in read_lines(side_path(args.data, split, side))]
+    def read_prompts(split: str) -> list[str]:
+        return [
+            " ".join(words) for words in open_split(args.data, split).iterate_tokens("wp_source")
+        ]
 
-    training = read("train", SOURCE)
+    training = read_prompts("train")
     if args.prompt:
         check_encodable(" ".join(args.prompt), "--prompt")
         prompts = [" ".join(tokenize_story_text(prompt)) for prompt in args.prompt]
         if not all(prompts):
             raise UserError("--prompt: must have a word, but is empty.")
     else:
-        prompts = read(args.split, SOURCE)
+        prompts = read_prompts(args.split)
     # A single prompt takes too little time for a progress bar.
     with tqdm(total=len(prompts), unit="prompt", disable=len(prompts) < 2 or None) as bar:
         neighbours = NearestPrompts(training).search(
@@ -159,13 +160,16 @@ def _run_prompts(args: argparse.Namespace) -> None:
             f"story at that rank: {list_first([str(i) for i in few], _NAMED)} ({what})",
             file=sys.stderr,
         )
-    stories = read("train", TARGET)
+    lines = {near[k - 1].line for near in neighbours for k in args.k if len(near) >= k}
+    tokens = open_split(args.data, "train").iterate_tokens("wp_target")
+    # a few of hundreds of thousands of stories
+    stories = {line: words for line, words in enumerate(tokens) if line in lines}
     for k in args.k:
         entries = [
             {
                 "id": i,
                 # Paragraphs end with the word <newline>, which counts as one.
-                "hypothesis": " ".join(stories[near[k - 1].line].split()[: args.words]),
+                "hypothesis": " ".join(stories[near[k - 1].line][: args.words]),
                 "score": round(near[k - 1].similarity, 6),
                 "prompt": prompts[i],
                 "k": k,

@@ -68,7 +68,7 @@ def nearest_by_likelihood(args: argparse.Namespace) -> list[dict[str, Any]]:
             # log P(s | query) - log P(s) (equation 7)
             scores[0, block] = given_image[:, 0] - log_marginal(given_image[:, 1:])
         ids = [f"{args.split}:{line}" for line in split.lines]
-        texts = caption_texts(task, args.split, split.lines)
+        texts = caption_texts(args, split.lines)
         (found,) = best_candidates(scores, args.top, ids, texts)
     # --jsonl writes the fields in this order.
     return [

@@ -123,8 +123,7 @@ def run_nearest(args: argparse.Namespace) -> None:
         thumbnails = Thumbnails(args.images, _SIDE)
     query_text = args.text
     if args.store:
-        # Reading the dictionary first reports a wrong folder before the search, which takes long.
-        sentences = _Sentences(args.data)
+        sentences = _Captions(args.data)  # before the search, which takes long
         items = _search_vectors(args)
         entries = [{**item._asdict(), "text": sentences.get(item.id)} for item in items]
         query_text = sentences.get(args.id) if args.id else args.text
@@ -247,51 +246,26 @@ def _write_page(
     print(f"wrote {args.html}: {len(items):,} items{note}", file=sys.stderr)
 
 
-class _Sentences:
+class _Captions:
     """Captions of a data folder, looked up by the sentence id SPLIT:LINE.
-
-    Captions are as published or, if the data folder lacks these, decoded from the binarised text,
-    in which unknown words are ``<unk>``.
 
     Args:
         data: Path of the data folder; None for no captions.
     """
 
     def __init__(self, data: Optional[str]) -> None:
-        from fairseq_mm.data.binarised_text import load_dictionary
+        from fairseq_mm.data.records import open_split, split_names
 
-        self.data = data
-        self.dictionary: Any = None
-        if data is not None:
-            self.dictionary = load_dictionary(os.path.join(data, "dict.txt"))
-        self._captions: dict[str, Any] = {}
+        names = split_names(data) if data else []
+        if data and not names:
+            raise UserError(f"--data {data}: must be a data folder, but has no split.")
+        self.splits = {name: open_split(str(data), name) for name in names}
 
     def get(self, key: str) -> Optional[str]:
         """Return the caption with the sentence id ``key``; None if ``key`` is no sentence id."""
         split, _, line = key.rpartition(":")
-        if self.data is None or not split or not line.isdecimal():
+        # an image's id may contain a colon
+        if split not in self.splits or not line.isdecimal():
             return None
-        path = os.path.join(self.data, split)
-        if not os.path.exists(f"{path}.idx"):  # the key is an image's id, which may contain a colon
-            return None
-        if split not in self._captions:
-            self._captions[split] = self._read(path, split)
-        captions = self._captions[split]
-        if int(line) >= len(captions):
-            return None
-        text = captions[int(line)]
-        return text if isinstance(text, str) else self.dictionary.string(text)
-
-    def _read(self, path: str, split: str) -> Any:
-        """Return the captions of a split before tokenization, or else its binarised text.
-
-        ``path`` is the path of the binarised text without ``.bin`` and ``.idx``.
-        """
-        from fairseq_mm.data.binarised_text import load_binarised_text
-        from fairseq_mm.data.split_files import read_published_captions
-
-        end = self.dictionary.eos()
-        tokens = load_binarised_text(path, num_types=len(self.dictionary), end=end)
-        captions = read_published_captions(self.data, split)
-        # If the counts differ, captions would be shown for the wrong lines.
-        return tokens if captions is None or len(captions) != len(tokens) else captions
+        texts = self.splits[split].texts
+        return texts[int(line)] if int(line) < len(texts) else None

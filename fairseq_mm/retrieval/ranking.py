@@ -20,17 +20,10 @@ _BLOCK_PAIRS = 400_000
 
 
 def sentence_blocks(sentences: Sequence[Sequence[int]], num_images: int) -> list[np.ndarray]:
-    """Sort sentences by their token indices and divide them into blocks.
+    """Sort sentences by their token indices, and return the indices of each block of sentences.
 
     The sentences of a block then often have the same first words, which are computed only once.
-
-    Args:
-        sentences: Token indices of each sentence.
-        num_images: Number of images with which each sentence will be scored; the larger it is, the
-            smaller are the blocks.
-
-    Returns:
-        Indices of the sentences of each block.
+    The larger ``num_images``, with which each sentence will be scored, the smaller the blocks.
     """
     order = sorted(range(len(sentences)), key=lambda i: tuple(sentences[i]))
     words = sum(len(sentence) for sentence in sentences) / len(sentences)
@@ -43,34 +36,31 @@ def fill_scores(
     likelihood: Likelihood,
     sentences: Sequence[Sequence[int]],
     blocks: Sequence[np.ndarray],
-    num_images: int,
     *,
     on_block: Callable[[int], object],
 ) -> None:
-    """Compute the blocks of scores that a score file lacks, and finish the file.
+    """Compute the blocks of scores that a score file lacks.
 
     Args:
-        file: Score file of ``sentences`` and the first ``num_images`` images of ``likelihood``.
-        likelihood: Function that computes log P(sentence | image) for sentences and all images:
-            ``num_images`` images to rank, then sampled images. P(sentence) is the mean of
-            P(sentence | image) over the sampled images; without them, it is stored as 1.
+        file: Score file of ``sentences`` and I images.
+        likelihood: Function that computes log P(sentence | image) for sentences and all images: I
+            images to rank, then sampled images. P(sentence) is the mean of P(sentence | image) over
+            the sampled images; without them, it is stored as 1.
         sentences: Token indices of each sentence.
         blocks: Indices of the sentences of each block, see :func:`sentence_blocks`.
-        num_images: Number of images to rank.
-        on_block: Function that is called after each written block with its number of sentences.
+        on_block: Function that is called after each block with its number of sentences.
     """
-    for block, members in enumerate(blocks):
-        if block in file.finished_blocks:
-            continue
-        scores = likelihood([sentences[i] for i in members])
-        check_finite(scores)
-        log_probs = scores.cpu().numpy()
-        marginals = np.zeros(len(members))
-        if log_probs.shape[1] > num_images:
-            marginals = log_marginal(log_probs[:, num_images:])
-        file.write_block(block, members, log_probs[:, :num_images], marginals)
+    num_images = file.log_probs.shape[1]
+    for members in blocks:
+        if not file.has(members):
+            scores = likelihood([sentences[i] for i in members])
+            check_finite(scores)
+            log_probs = scores.cpu().numpy()
+            marginals = np.zeros(len(members))
+            if log_probs.shape[1] > num_images:
+                marginals = log_marginal(log_probs[:, num_images:])
+            file.write(members, log_probs[:, :num_images], marginals)
         on_block(len(members))
-    file.finish()
 
 
 def nearest_images(features: np.ndarray, count: int, *, block: int = 256) -> np.ndarray:
@@ -103,9 +93,6 @@ def rank_images(log_probs: np.ndarray, image_of_sentence: np.ndarray) -> TrueRan
     Args:
         log_probs: [sentences, images] log P(sentence | image).
         image_of_sentence: [sentences] index of the image that each sentence describes.
-
-    Returns:
-        Rank, for each sentence, of the image that it describes.
     """
     return true_ranks(
         lambda start, end: log_probs[start:end], image_of_sentence, np.arange(log_probs.shape[1])
@@ -129,9 +116,6 @@ def rank_sentences(
         image_of_sentence: [S] index of the image that each sentence describes.
         shortlist: [I, count] indices, for each image, of the images whose sentences are candidates,
             see :func:`nearest_images`; None to rank all sentences.
-
-    Returns:
-        Ranks, for each image, of the sentences that describe it.
     """
     num_images = log_probs.shape[1]
 

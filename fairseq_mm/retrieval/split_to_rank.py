@@ -1,14 +1,13 @@
 """Collects sentences and images of a split to rank, and training images to estimate P(sentence)."""
 
 import hashlib
-import os
 from typing import Any, Optional
 
 import numpy as np
 from torch import Tensor
 
 from fairseq_mm.data.collate import pad_features
-from fairseq_mm.data.split_files import read_visual_ids
+from fairseq_mm.data.records import open_split
 from fairseq_mm.errors import UserError
 
 
@@ -16,7 +15,7 @@ class SplitToRank:
     """Sentences and images of a split to rank, and further images to estimate P(sentence).
 
     P(sentence) is the mean of P(sentence | image) over the further images. The name of an image is
-    its line in the file ``visual_ids``; a line with several ids counts as one image.
+    its key in the feature store; several keys of a line, joined by tabs, count as one image.
 
     Args:
         dataset: :class:`~fairseq_mm.data.multimodal_dataset.MultimodalDataset` with all lines of
@@ -99,16 +98,13 @@ class SplitToRank:
 
 
 def sample_training_images(folder: str, count: int, seed: int) -> list[str]:
-    """Sample ``count`` different images of the training split of a data folder, in random order.
-
-    Returns lines of ``train.visual_ids``. Raise UserError if the split has fewer images.
-    """
-    path = os.path.join(folder, "train.visual_ids")
+    """Sample ``count`` different images of the training split of a data folder, in random order."""
+    split = open_split(folder, "train")
     # each image once, although it has a line for each of its captions
-    images = list(dict.fromkeys(read_visual_ids(path)))
+    images = list(dict.fromkeys(split.keys or ()))
     if len(images) < count:
         raise UserError(
-            f"--marginal-images {count} asks for more images than the {len(images)} of {path}."
+            f"--marginal-images {count}: the {len(images)} images of {split.path} are too few."
         )
     # the beginning of a permutation, so that a larger sample contains a smaller one
     return [images[i] for i in np.random.default_rng(seed).permutation(len(images))[:count]]
@@ -120,7 +116,7 @@ def mean_training_image(folder: str, store: Any) -> np.ndarray:
     ``store`` is the feature store of the images. If an image has several regions, their mean is
     the image's feature.
     """
-    images = dict.fromkeys(read_visual_ids(os.path.join(folder, "train.visual_ids")))
+    images = dict.fromkeys(open_split(folder, "train").keys or ())
     total = np.zeros(1)
     for image in images:
         rows = np.concatenate([store.read(key) for key in image.split("\t")])

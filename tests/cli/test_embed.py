@@ -265,7 +265,7 @@ def test_an_ensemble_ranks_by_the_mean_of_its_cosines(
     arguments[3] = f"{first}:{captioner / 'checkpoint_best.pt'}"
     assert main([*map(str, arguments)]) == 2
     err = capsys.readouterr().err
-    assert "checkpoint_best.pt: must be an embedding (vse_lstm, vse_gru, vse_bow)" in err
+    assert "checkpoint_best.pt: an ensemble ranks images by cosines, but" in err
     assert err.count("\n") == 1
 
 

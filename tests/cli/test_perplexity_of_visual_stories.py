@@ -113,7 +113,7 @@ def test_shuffled_images_are_those_of_another_album(perplexity, made, tmp_path):
     (other / "text").mkdir(parents=True)
     for name in ("text/valid.txt", "valid.stories.jsonl", "missing_images.txt"):
         (other / name).write_bytes((data / name).read_bytes())
-    shuffled = shuffle_images(lines, albums, seed=4, data="")
+    shuffled = shuffle_images(lines, albums, seed=4)
     (other / "valid.visual_ids").write_text("".join(f"{line}\n" for line in shuffled))
     _, found, _, _ = perplexity("--features", data / "features.h5", data=other)
     assert found["perplexities"]["all"]["perplexity"] == pytest.approx(second)
@@ -124,7 +124,7 @@ def test_no_story_keeps_its_album_and_all_sequences_are_given():
     albums = [line[0] for line in lines]
     seen = set()
     for seed in range(30):
-        given = shuffle_images(lines, albums, seed=seed, data="")
+        given = shuffle_images(lines, albums, seed=seed)
         assert all(other[0] != album for other, album in zip(given, albums))
         assert given[0] == given[1]
         seen.add(tuple(given))
@@ -133,10 +133,8 @@ def test_no_story_keeps_its_album_and_all_sequences_are_given():
         ("b1", "b1", "b1", "c1", "a1", "a2", "a1"),
         ("c1", "c1", "c2", "a1", "b1", "b1", "b1"),
     }
-    with pytest.raises(
-        UserError, match="the stories of here are of one album, and no other has im"
-    ):
-        shuffle_images(["a1", "a2"], ["a", "a"], seed=1, data="here")
+    with pytest.raises(UserError, match="the stories are of one album, and no other has im"):
+        shuffle_images(["a1", "a2"], ["a", "a"], seed=1)
 
 
 @pytest.mark.parametrize(
@@ -144,7 +142,7 @@ def test_no_story_keeps_its_album_and_all_sequences_are_given():
     [
         (["--words", "5"], "--words: is for checkpoints of stories of prompts, but "),
         (["--side", "wp_target"], "--side: is for checkpoints of stories of prompts, but "),
-        (["--split", "nowhere"], "nowhere.txt: cannot be read (No such file or directory); it hol"),
+        (["--split", "nowhere"], ": has no split 'nowhere', but train"),
         (["--features", "F5"], "f.h5: features have dimension 6, but "),
         (["--features", "G5"], "g.h5: was made with layer = 'fc', but "),
     ],
@@ -154,29 +152,6 @@ def test_wrong_options_are_one_line(perplexity, tmp_path, options, message):
     write_store(tmp_path / "g.h5", ["a"], attributes={"extractor": "drawn", "layer": "fc"})
     places = {"F5": tmp_path / "f.h5", "G5": tmp_path / "g.h5"}
     status, _, _, err = perplexity(*(places.get(option, option) for option in options))
-    assert status == 2
-    assert err.count("\n") == 1
-    assert message in err
-
-
-@pytest.mark.parametrize(
-    ("name", "content", "message"),
-    [
-        ("valid.visual_ids", "a\tb\tc\td\te\n", "text/valid.txt has 10 lines, but "),
-        ("valid.stories.jsonl", "{}\n", 'valid.stories.jsonl:1: must be {"story_id": "...", "al'),
-        ("text/valid.txt", "", "valid.txt: must have a text a line, but is empty."),
-        (
-            "text/valid.txt",
-            "a <sent> b\n" * 10,
-            "valid.txt:1: a story has 5 sentences and images, but this one has 2 sentences (",
-        ),
-        ("text/valid.txt", b"\xff\n", "valid.txt:1: must be UTF-8 text, but is not ("),
-    ],
-)
-def test_broken_folders_are_one_line(perplexity, tmp_path, name, content, message):
-    data = make_visual_stories_folder(tmp_path / "broken")
-    (data / name).write_bytes(content if isinstance(content, bytes) else content.encode())
-    status, _, _, err = perplexity(data=data)
     assert status == 2
     assert err.count("\n") == 1
     assert message in err

@@ -323,7 +323,7 @@ def test_a_model_without_images_ranks_last(rank, trained, tmp_path):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (("--marginal-images", 13), r"--marginal-images 13 .* than the 12 of .*train\.visual_ids"),
+        (("--marginal-images", 13), r"--marginal-images 13: the 12 images of .* are too few"),
         (("--split", "dev"), r": has no split 'dev', but train, valid\."),
         (("--features", "other.h5"), r"other\.h5"),
         (("--device", "nonsense"), r"device nonsense: "),

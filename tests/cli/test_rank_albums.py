@@ -21,6 +21,8 @@ def made(tmp_path_factory):
     folder = tmp_path_factory.mktemp("rank_albums")
     data = make_visual_stories_folder(folder / "data")
     # the second story of the first album has other images of it
+    for name in ("references", "album_references"):
+        (data / f"valid.{name}.jsonl").unlink()
     lines = (data / "valid.visual_ids").read_text().splitlines()
     lines[1] = "\t".join(reversed(lines[1].split("\t")))
     (data / "valid.visual_ids").write_text("".join(f"{line}\n" for line in lines))
@@ -122,7 +124,7 @@ def test_likelihoods_of_another_checkpoint_are_not_mixed(rank, tmp_path):
     other = write_story_checkpoint(tmp_path / "b.pt", "glac_tiny", seed=9)
     status, _, _, err = rank("--candidates", 3, "--draws", 1, path=other)
     assert status == 2
-    assert "likelihoods.jsonl holds likelihoods with checkpoint = " in err
+    assert "likelihoods.jsonl holds scores with checkpoint = " in err
 
 
 @pytest.mark.parametrize(

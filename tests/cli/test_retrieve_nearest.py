@@ -13,7 +13,7 @@ from toy_captioner import save_images
 from toy_data import make_captions_folder, run_fairseq, write_store
 
 from fairseq_mm.cli.main import main
-from fairseq_mm.cli.retrieve_nearest import _Sentences
+from fairseq_mm.cli.retrieve_nearest import _Captions
 from fairseq_mm.data.feature_store import FeatureStore
 from fairseq_mm.extract.extractor import build_extractor
 from fairseq_mm.inference.checkpoint import Checkpoint
@@ -141,7 +141,7 @@ def test_mistakes_are_one_line(trained, nearest, tmp_path):
     refused("--checkpoint: is missing", "a dog", model=None)
     refused("images.h5: no features for 'valid9'", "--id", "valid9", model=None)
     refused("--resort 2: must be --top or more", "a dog", "--resort", 2)
-    refused("absent/dict.txt: no such file", "a dog", "--data", tmp_path / "absent")
+    refused("absent: must be a data folder", "a dog", "--data", tmp_path / "absent")
     missing = trained / "absent.jpg"
     refused(f"{missing}: No such file", "--image", missing)
     state = Checkpoint.open(trained / "checkpoint_best.pt").state
@@ -153,18 +153,9 @@ def test_mistakes_are_one_line(trained, nearest, tmp_path):
     )
 
 
-def test_nothing_is_printed_where_sentences_cannot_be_read(trained, nearest, tmp_path):
-    data = tmp_path / "data"
-    shutil.copytree(trained / "data", data)
-    (data / "valid.idx").write_bytes(b"cut")
-    status, out, err = nearest("a dog", "--data", data, store="sentences")
-    assert (status, out, err.count("\n")) == (2, "", 1)
-    assert str(data / "valid") in err
-
-
 def test_only_ids_of_lines_have_captions(trained):
     lines = (trained / "data" / "valid.visual_ids").read_text().splitlines()
-    sentences = _Sentences(str(trained / "data"))
+    sentences = _Captions(str(trained / "data"))
     assert all(sentences.get(f"valid:{line}") for line in range(len(lines)))
     for key in (f"valid:{len(lines)}", "absent:0", "valid1.jpg", "valid:-1", ":0"):
         assert sentences.get(key) is None
@@ -391,7 +382,11 @@ def test_mistakes_of_likelihood_are_one_line(trained, likeliest):
             ["a dog", "--split", "test"],
             {},
         ),
-        ("--marginal-images 99 asks for more", ["--id", "valid1.jpg", "--marginal-images", 99], {}),
+        (
+            "--marginal-images 99: the 12",
+            ["--id", "valid1.jpg", "--marginal-images", 99],
+            {},
+        ),
     ):
         status, out, err = likeliest(*arguments, **options)
         assert (status, out) == (2, "")

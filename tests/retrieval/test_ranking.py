@@ -54,45 +54,43 @@ def test_a_run_that_was_killed_computes_only_what_is_missing(tmp_path, log_probs
     likelihood = CountingLikelihood(log_probs, calls=1)
     with pytest.raises(KeyboardInterrupt):
         fill_scores(
-            ScoreFile(tmp_path, {}, S, IMAGES),
+            ScoreFile(str(tmp_path), {}, S, IMAGES),
             likelihood,
             SENTENCES,
             blocks,
-            IMAGES,
             on_block=blocks_done.append,
         )
     assert blocks_done == [3]
-    file = ScoreFile(tmp_path, {}, S, IMAGES)
+    file = ScoreFile(str(tmp_path), {}, S, IMAGES)
     likelihood = CountingLikelihood(log_probs)
-    fill_scores(file, likelihood, SENTENCES, blocks, IMAGES, on_block=blocks_done.append)
+    fill_scores(file, likelihood, SENTENCES, blocks, on_block=blocks_done.append)
     assert likelihood.asked == [SENTENCES[i] for i in (1, 2, 3, 5, 6, 7)]
-    assert blocks_done == [3, 2, 4]
-    assert file.is_finished
+    assert blocks_done == [3, 3, 2, 4]
+    assert file.has(np.arange(S))
     np.testing.assert_array_equal(file.log_probs, log_probs[:, :IMAGES])
     expected = np.log(np.exp(log_probs[:, IMAGES:].astype(np.float64)).mean(1))
     np.testing.assert_allclose(file.log_marginals, expected)
 
 
 def test_without_sampled_images_the_marginal_is_left_out(tmp_path, log_probs):
-    file = ScoreFile(tmp_path, {}, S, IMAGES)
+    file = ScoreFile(str(tmp_path), {}, S, IMAGES)
     likelihood = CountingLikelihood(log_probs[:, :IMAGES])
-    fill_scores(file, likelihood, SENTENCES, [np.arange(S)], IMAGES, on_block=int)
+    fill_scores(file, likelihood, SENTENCES, [np.arange(S)], on_block=int)
     assert (file.log_marginals == 0).all()
 
 
 def test_scores_that_are_no_numbers_end_the_run_before_they_are_kept(tmp_path, log_probs):
     log_probs[3, 1] = np.nan
-    file = ScoreFile(tmp_path, {}, S, IMAGES)
+    file = ScoreFile(str(tmp_path), {}, S, IMAGES)
     with pytest.raises(UserError, match="a probability that is no number"):
         fill_scores(
             file,
             CountingLikelihood(log_probs),
             SENTENCES,
             [np.arange(S)],
-            IMAGES,
             on_block=int,
         )
-    assert file.finished_blocks == set()
+    assert not file.has(np.array([3]))
 
 
 def test_images_are_ranked_for_each_sentence(log_probs):

@@ -101,5 +101,5 @@ def test_training_images_are_drawn_once_each_and_by_seed(tmp_path):
     assert sample == sample_training_images(str(tmp_path), 6, 1)
     assert sample != sample_training_images(str(tmp_path), 6, 2)
     assert sorted(sample_training_images(str(tmp_path), 10, 1)) == [str(i) for i in range(10)]
-    with pytest.raises(UserError, match=r"asks for more images than the 10 of .*train.visual_ids"):
+    with pytest.raises(UserError, match=r"--marginal-images 11: the 10 images of .* too few"):
         sample_training_images(str(tmp_path), 11, 1)
