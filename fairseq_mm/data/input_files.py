@@ -1,9 +1,4 @@
-"""Reads text files from users (lines, JSON, JSONL), with limits and with errors of one line.
-
-The package reads all JSON through this module. To bound the memory and the stack that a file can
-take, there are limits for the bytes of a line, the bytes of a file that is read at once, the levels
-of nesting, and the digits of an integer.
-"""
+"""Reads text files from users (lines, JSON, JSONL), with errors of one line."""
 
 import contextlib
 import functools
@@ -13,22 +8,11 @@ import os
 import re
 import threading
 from collections.abc import Iterator
-from typing import Any, BinaryIO, Optional
+from typing import Any, Optional
 
 from fairseq_mm.errors import UserError
 
 SPLITS = ("train", "valid", "test")
-
-# otherwise readline would load a file without line breaks, such as /dev/zero, into memory
-MAX_LINE_BYTES = 1 << 26
-# limit for a file that is parsed at once: its Python objects take several times as much memory
-MAX_FILE_BYTES = 1 << 29
-# an empty list has two bytes in a file but 64 in memory: MAX_FILE_BYTES is no bound for it
-MAX_CONTAINERS = 10_000_000
-# json.dumps and other functions that recurse over the value fail at about 1,000 levels
-MAX_DEPTH = 100
-# every integer of at most 308 digits can be converted to a finite float
-MAX_DIGITS = 308
 
 # Notepad and Excel begin UTF-8 files with this mark; it would become a part of the first id
 _BOM = b"\xef\xbb\xbf"
@@ -73,7 +57,7 @@ def read_lines(
     try:
         # not in text mode, which decodes ahead in blocks: an error would not belong to a line
         with open(path, "rb") as file:
-            for number, line in enumerate(bounded_lines(file, path), 1):
+            for number, line in enumerate(file, 1):
                 if number == 1 and line.startswith(_BOM):
                     line = line[len(_BOM) :]
                 try:
@@ -86,20 +70,6 @@ def read_lines(
     except OSError as error:
         reason = f"({error.strerror}){f'; {what}' if what else ''}"
         raise UserError(f"{path}: cannot be read {reason}.") from None
-
-
-def bounded_lines(file: BinaryIO, path: Any) -> Iterator[bytes]:
-    """Yield the lines, with their line breaks, of a file that may be endless or compressed;
-    ``path`` is for messages."""
-    number = 0
-    while line := file.readline(MAX_LINE_BYTES + 1):
-        number += 1
-        if len(line) > MAX_LINE_BYTES:
-            raise UserError(
-                f"{path}:{number}: a line must have at most {MAX_LINE_BYTES >> 20} MiB, but this "
-                "one is longer."
-            )
-        yield line
 
 
 def check_line_counts(named_counts: dict[str, int]) -> None:
@@ -116,18 +86,11 @@ def check_line_counts(named_counts: dict[str, int]) -> None:
 
 def read_bytes(path: Any) -> bytes:
     """Read a whole file."""
-    content = bytearray()
     try:
         with open(path, "rb") as file:
-            # in pieces: read(n) reserves n bytes at once
-            while len(content) <= MAX_FILE_BYTES and (piece := file.read(1 << 20)):
-                content += piece
+            return file.read()
     except OSError as error:
         raise UserError(f"{path}: cannot be read ({error.strerror}).") from None
-    if len(content) > MAX_FILE_BYTES:
-        limit = f"{MAX_FILE_BYTES >> 20} MiB"
-        raise UserError(f"{path}: is read whole, and must have at most {limit}, but is larger.")
-    return bytes(content)
 
 
 def compute_sha256(path: Any) -> str:
@@ -209,16 +172,10 @@ def read_objects(path: Any) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def parse_json(text: str, where: str = "") -> Any:
-    """Parse JSON text within the limits of this module; ``where`` is for messages."""
+    """Parse JSON text; ``where`` is for messages."""
     where = where and f"{where}: "
     try:
-        # brackets inside strings are counted too: this is a cheap upper bound
-        containers = text.count("[") + text.count("{")
-        if containers > MAX_CONTAINERS:
-            raise ValueError(f"more than {MAX_CONTAINERS} lists and objects")
-        value = _DECODER.decode(text)
-        if containers > MAX_DEPTH:
-            _check_depth(value)
+        value = json.loads(text)
     except RecursionError:
         raise UserError(f"{where}not JSON (brackets in brackets too deep).") from None
     except ValueError as error:
@@ -239,29 +196,3 @@ def parse_object(line: str, where: str) -> dict[str, Any]:
     if not isinstance(entry, dict):
         raise UserError(f"{where}: must be a JSON object, but is {type(entry).__name__} instead.")
     return entry
-
-
-def _parse_int(digits: str) -> int:
-    # int() takes quadratic time, and refuses more than 4,300 digits in words of its own
-    if len(digits) > MAX_DIGITS:
-        raise ValueError(f"an integer of {len(digits)} digits")
-    return int(digits)
-
-
-def _check_depth(value: Any) -> None:
-    # level by level: a recursive function would itself fail on deep nesting
-    level = [value]
-    for _ in range(MAX_DEPTH):
-        level = [
-            inner
-            for outer in level
-            for inner in (outer.values() if type(outer) is dict else outer)
-            if type(inner) is dict or type(inner) is list
-        ]
-        if not level:
-            return
-    raise RecursionError
-
-
-# made once: json.loads builds a decoder at each call that has options
-_DECODER = json.JSONDecoder(parse_int=_parse_int)

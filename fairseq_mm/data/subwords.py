@@ -14,7 +14,6 @@ With ``indexed_oov`` (only for ``none``), a data folder writes words outside the
 """
 
 import base64
-import binascii
 import hashlib
 import json
 import os
@@ -25,9 +24,9 @@ from typing import Any, Optional, Union
 
 import numpy as np
 
-from fairseq_mm.data.input_files import decoded, parse_json, read_bytes, read_json
+from fairseq_mm.data.input_files import read_bytes, read_json
 from fairseq_mm.data.output_file import output_file, partial_path
-from fairseq_mm.errors import UserError
+from fairseq_mm.errors import UserError, first_line
 
 SUBWORDS_FILE = "subwords.json"
 # folders and checkpoints contain these files, so that they work without the pretrained model
@@ -38,6 +37,8 @@ KINDS: dict[str, tuple[str, ...]] = {
 }
 # `prepare` replaces all of them: files of another kind must not stay in the folder
 SUBWORD_FILES = frozenset([SUBWORDS_FILE, *(name for names in KINDS.values() for name in names)])
+# folders and checkpoints keep this earlier name of indexed OOV tokens
+INDEXED_OOV = "numbered_unknowns"
 
 # names in pretrained models' folders: T5 uses the second, mBART and XLM-R the third
 _SENTENCEPIECE_NAMES = (
@@ -61,7 +62,7 @@ class Subwords:
         files: Dictionary from the name of a file, as in ``KINDS``, to its content.
         indexed_oov: Number of dictionary entries ``<unk-0>``, ``<unk-1>``, ...; 0 if the dictionary
             has none.
-        where: Dictionary from the name of a file to its path, for messages.
+        source: Path of the folder, for messages.
     """
 
     def __init__(
@@ -70,23 +71,29 @@ class Subwords:
         *,
         files: Optional[Mapping[str, bytes]] = None,
         indexed_oov: int = 0,
-        where: Optional[Mapping[str, str]] = None,
+        source: Union[str, os.PathLike] = "a checkpoint",
     ) -> None:
         if indexed_oov and kind != "none":
             raise UserError(
                 f"indexed OOV tokens ({indexed_oov}) are for text in words, but subwords are "
                 f"{kind}: pieces leave no word outside the dictionary."
             )
-        files, where = files or {}, where or {}
-        for name in KINDS[kind]:
-            if name not in files:
-                raise UserError(f"subwords of kind {kind} need {name}, which is missing.")
         self.kind = kind
         self.indexed_oov = indexed_oov
-        self.files = {name: files[name] for name in KINDS[kind]}
-        self._where = {name: where.get(name, name) for name in KINDS[kind]}
-        self._gpt2: Any = self._load_gpt2() if kind == "gpt2" else None
-        self._sentencepiece: Any = self._load_sentencepiece() if kind == "sentencepiece" else None
+        self._gpt2: Any = None
+        self._sentencepiece: Any = None
+        try:
+            self.files = {name: (files or {})[name] for name in KINDS[kind]}
+            if kind == "gpt2":
+                self._gpt2 = _load_gpt2(*self.files.values())
+            elif kind == "sentencepiece":
+                self._sentencepiece = _load_sentencepiece(*self.files.values())
+        # of libraries that parse the files
+        except (KeyError, ValueError, TypeError, AttributeError, RuntimeError) as error:
+            raise UserError(
+                f"{source}: its {kind} subwords cannot be read: {type(error).__name__}: "
+                f"{first_line(error)}"
+            ) from None
 
     @property
     def fingerprint(self) -> str:
@@ -148,29 +155,20 @@ class Subwords:
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> "Subwords":
         """Build a tokenizer from the result of ``to_state``."""
-        try:
-            files = {
-                name: base64.b64decode(content, validate=True)
-                for name, content in state.get("files", {}).items()
-            }
-        except (AttributeError, TypeError, ValueError, binascii.Error) as error:
-            raise UserError(f"subwords of a checkpoint cannot be read ({error}).") from None
-        return cls._from_description(state, files, "subwords of a checkpoint", {})
+        kind = _get_kind(state, "a checkpoint's subwords")
+        files = {name: base64.b64decode(x) for name, x in state.get("files", {}).items()}
+        return cls(kind, files=files, indexed_oov=state.get(INDEXED_OOV, 0))
 
     @classmethod
     def from_paths(
         cls, kind: str, paths: Mapping[str, Union[str, os.PathLike]], *, indexed_oov: int = 0
     ) -> "Subwords":
-        """Build a tokenizer of the kind ``kind`` from its files.
-
-        ``paths`` maps each file name that ``KINDS`` lists for the kind to the path of the file;
-        :class:`Subwords` explains ``indexed_oov``.
-        """
+        """Build a tokenizer from its files: ``paths`` maps each name in ``KINDS`` to a path."""
         return cls(
             kind,
             files={name: read_bytes(os.fspath(path)) for name, path in paths.items()},
             indexed_oov=indexed_oov,
-            where={name: os.fspath(path) for name, path in paths.items()},
+            source=" and ".join(map(os.fspath, paths.values())),
         )
 
     @classmethod
@@ -180,12 +178,9 @@ class Subwords:
         if not os.path.exists(path):
             return cls()
         description = read_json(path)
-        if not isinstance(description, dict):
-            raise UserError(f'{path}: must be {{"kind": ...}}, but is {description!r:.60} instead.')
-        names = KINDS.get(str(description.get("kind")), ())
-        where = {name: os.path.join(os.fspath(folder), name) for name in names}
-        files = {name: read_bytes(place) for name, place in where.items()}
-        return cls._from_description(description, files, path, where)
+        kind = _get_kind(description, path)
+        files = {name: read_bytes(os.path.join(folder, name)) for name in KINDS[kind]}
+        return cls(kind, files=files, indexed_oov=description.get(INDEXED_OOV, 0), source=folder)
 
     @classmethod
     def from_pretrained(cls, folder: Union[str, os.PathLike]) -> "Subwords":
@@ -208,21 +203,6 @@ class Subwords:
             f"{_SENTENCEPIECE_NAMES[0]}, to say how its model's text becomes tokens."
         )
 
-    @classmethod
-    def _from_description(
-        cls, description: Any, files: Mapping[str, bytes], source: str, where: Mapping[str, str]
-    ) -> "Subwords":
-        # folders and checkpoints keep this earlier name of indexed OOV tokens
-        kind, number = description.get("kind"), description.get("numbered_unknowns", 0)
-        problem = ""
-        if not isinstance(kind, str) or kind not in KINDS:
-            problem = f"`kind` must be {' or '.join(KINDS)}, but is {kind!r:.60}"
-        elif not isinstance(number, int) or isinstance(number, bool) or number < 0:
-            problem = f"`numbered_unknowns` must be a number of tokens, but is {number!r:.60}"
-        if problem:
-            raise UserError(f"{source}: {problem}.")
-        return cls(kind, files=files, indexed_oov=number, where=where)
-
     def save(self, folder: Union[str, os.PathLike]) -> None:
         """Write ``subwords.json`` and the tokenizer's files to a folder, which is created if
         necessary."""
@@ -240,51 +220,39 @@ class Subwords:
             file.write(json.dumps(self._describe()) + "\n")
 
     def _describe(self) -> dict[str, Any]:
-        numbered = {"numbered_unknowns": self.indexed_oov} if self.indexed_oov else {}
+        numbered = {INDEXED_OOV: self.indexed_oov} if self.indexed_oov else {}
         return {"kind": self.kind, **numbered}
 
-    def _load_gpt2(self) -> Any:
-        from fairseq.data.encoders.gpt2_bpe_utils import Encoder, bytes_to_unicode
 
-        encoder_path, merges_path = (self._where[name] for name in KINDS["gpt2"])
-        encoder = parse_json(decoded(self.files["encoder.json"], encoder_path), encoder_path)
-        if not isinstance(encoder, dict) or not all(
-            isinstance(number, int) and not isinstance(number, bool) and number >= 0
-            for number in encoder.values()
-        ):
-            raise UserError(f'{encoder_path}: must be {{"piece": number, ...}}, but is not.')
-        lines = decoded(self.files["vocab.bpe"], merges_path).split("\n")
-        merges = []
-        for number, line in enumerate(lines, start=1):
-            parts = tuple(line.rstrip("\r").split(" "))
-            if parts == ("",) or (number == 1 and line.startswith("#version")):
-                continue
-            if len(parts) != 2 or "" in parts:
-                raise UserError(
-                    f"{merges_path}:{number}: must be two pieces, but is {line[:60]!r} instead."
-                )
-            merges.append(parts)
-        # otherwise encoding a text could fail later with KeyError, at a piece without a number
-        for piece in (*bytes_to_unicode().values(), *map("".join, merges)):
-            if piece not in encoder:
-                raise UserError(
-                    f"{encoder_path}: lacks the piece {piece!r}, which {merges_path} makes; the "
-                    "two must be of one BPE."
-                )
-        return Encoder(encoder, merges)
+def _get_kind(description: Any, source: str) -> str:
+    kind = description.get("kind") if isinstance(description, dict) else None
+    if not isinstance(kind, str) or kind not in KINDS:
+        raise UserError(f"{source}: `kind` must be {' or '.join(KINDS)}, but is {kind!r:.60}.")
+    return kind
 
-    def _load_sentencepiece(self) -> Any:
-        import sentencepiece
 
-        processor = sentencepiece.SentencePieceProcessor()
-        try:
-            processor.LoadFromSerializedProto(self.files["sentencepiece.model"])
-            if not processor.get_piece_size():
-                raise ValueError("it has no pieces")
-        except (RuntimeError, ValueError, TypeError) as error:
-            path = self._where["sentencepiece.model"]
-            raise UserError(f"{path}: is no sentencepiece model ({error}).") from None
-        return processor
+def _load_gpt2(encoder_json: bytes, vocab_bpe: bytes) -> Any:
+    from fairseq.data.encoders.gpt2_bpe_utils import Encoder, bytes_to_unicode
+
+    encoder = json.loads(encoder_json)
+    lines = vocab_bpe.decode("utf-8-sig").splitlines()
+    pairs = [line.split(" ") for line in lines if line and not line.startswith("#version")]
+    merges = [(first, second) for first, second in pairs]
+    # otherwise encoding a text could fail later with KeyError, at a piece without a number
+    for piece in (*bytes_to_unicode().values(), *map("".join, merges)):
+        if piece not in encoder:
+            raise ValueError(f"encoder.json lacks the piece {piece!r}, which vocab.bpe makes")
+    return Encoder(encoder, merges)
+
+
+def _load_sentencepiece(model: bytes) -> Any:
+    import sentencepiece
+
+    processor = sentencepiece.SentencePieceProcessor()
+    processor.LoadFromSerializedProto(model)
+    if not processor.get_piece_size():
+        raise ValueError("it has no pieces")
+    return processor
 
 
 def _bytes_to_text(match: "re.Match[str]") -> str:

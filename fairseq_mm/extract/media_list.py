@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO, NamedTuple, Optional, Union
 
-from fairseq_mm.data.input_files import MAX_FILE_BYTES, parse_object, read_id, read_lines
+from fairseq_mm.data.input_files import parse_object, read_id, read_lines
 from fairseq_mm.errors import UserError
 
 ID_FORMS = ("name", "stem", "path")
@@ -133,10 +133,7 @@ def open_media(media: AnyMedia) -> contextlib.AbstractContextManager[BinaryIO]:
         )
     seekable = getattr(media, "seekable", None)  # SpooledTemporaryFile lacks it before Python 3.11
     if seekable is None or not seekable():
-        content = media.read(MAX_FILE_BYTES + 1)
-        if len(content) > MAX_FILE_BYTES:
-            raise UserError(f"must have at most {MAX_FILE_BYTES >> 20} MiB, but is larger.")
-        return io.BytesIO(content)
+        return io.BytesIO(media.read())
     media.seek(0)
     return contextlib.nullcontext(media)
 

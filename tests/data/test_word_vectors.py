@@ -57,13 +57,6 @@ def test_a_compressed_file_that_is_damaged_is_named(tmp_path):
         read_word_vectors(str(path), ["dog"], dim=2)
 
 
-def test_a_header_of_endless_vectors_takes_no_memory(tmp_path):
-    path = tmp_path / "v.bin.gz"
-    path.write_bytes(gzip.compress(b"1 2000000000\ndog \0\1\2\3"))
-    with pytest.raises(UserError, match=r"v\.bin\.gz: its first line says 2000000000 dimensions"):
-        read_word_vectors(str(path), ["dog"], dim=2_000_000_000)
-
-
 def test_words_with_spaces_do_not_disturb(tmp_path):
     lines = ["the 1 2 3", "a 1 2 3", "dog 4 5 6", "at name@x.org 7 8 9", ". . 1 2 3"]
     found = read_word_vectors(write(tmp_path / "v.txt", lines), ["dog", "at", "."], dim=3)
@@ -78,10 +71,10 @@ def test_words_with_spaces_do_not_disturb(tmp_path):
         (["dog 1 2"], r"v\.txt:1: has vectors of 2 dimensions, but --word-dim is 3"),
         (["the 1 2 3", "a 1 2 3", "dog 1 2"], r"v\.txt:3: has vectors of 2 dimensions"),
         (["the 1 2 3", "a 1 2 3", "dog 1 x 3"], r"v\.txt:3: must be a word and its numbers"),
-        (["the 1 2 3", "a 1 2 3", "dog 1 nan 3"], r"v\.txt:3: the vector must be finite numbers"),
+        (["the 1 2 3", "a 1 2 3", "dog 1 nan 3"], "the vector of 'dog' must be finite numbers"),
         (["a line of text"], r"v\.txt:1: must be a word and its numbers"),
         (["the 1 2 3"], r"has a vector of none of the 4 words of the dictionary"),
-        ([], r"v\.txt: must have a word and its numbers in each line, but is empty"),
+        ([], r"has a vector of none of the 4 words of the dictionary"),
     ],
 )
 def test_other_files_are_refused(tmp_path, lines, message):
@@ -93,8 +86,6 @@ def test_other_files_are_refused(tmp_path, lines, message):
 def test_missing_and_damaged_files_are_named(tmp_path):
     with pytest.raises(UserError, match=r"none\.txt: cannot be read as word vectors \(No such"):
         read_word_vectors(str(tmp_path / "none.txt"), WORDS, dim=3)
-    with pytest.raises(UserError, match="must be a file of word vectors, but is a folder"):
-        read_word_vectors(str(tmp_path), WORDS, dim=3)
     (tmp_path / "v.gz").write_bytes(b"no gzip")
     with pytest.raises(UserError, match=r"v\.gz: cannot be read as word vectors"):
         read_word_vectors(str(tmp_path / "v.gz"), WORDS, dim=3)
@@ -146,7 +137,6 @@ def test_binary_files_of_word2vec_are_read(tmp_path, end, name, first):
 def test_binary_file_is_read_in_parts(tmp_path, monkeypatch):
     monkeypatch.setattr(word_vectors, "_START", 20)
     monkeypatch.setattr(word_vectors, "_PART", 7)
-    monkeypatch.setattr(word_vectors, "_LONGEST_WORD", 8)
     for end in (b"\n", b""):
         vectors = {f"w{i}": [i, i + 0.5, -i] for i in range(200)}
         (tmp_path / "v.bin").write_bytes(binary(vectors, end=end))
@@ -165,42 +155,16 @@ def test_binary_words_that_are_not_asked_for_take_no_memory(tmp_path):
     assert peak < len(rows) / 2
 
 
-def test_word_that_word2vec_cut_in_a_character_is_passed_over(tmp_path):
-    vectors = {"caf\u00e9".encode()[:-1]: [1, 2, 3], "dog": [4, 5, 6]}
-    (tmp_path / "v.bin").write_bytes(binary(vectors))
-    assert read_word_vectors(str(tmp_path / "v.bin"), ["dog"], dim=3).vectors.tolist() == [
-        [4, 5, 6]
-    ]
-
-
 WHOLE = binary(VECTORS)
 SPOILED = {
-    "dimension": (
-        binary({"dog": [1, 2, 3, 4]}),
-        "v.bin:1: has vectors of 4 dimensions, but --word-dim is 3",
-    ),
-    "cut": (WHOLE[:-20], "says 5 words of 3 dimensions, which take 74 bytes at least, but it has"),
-    "count": (
-        b"99999999999999999 3\n" + WHOLE[4:],
-        "says 99999999999999999 words of 3 dimensions, which take",
-    ),
-    "one more": (WHOLE + b"dog", "says 5 words, but it goes on after the last one"),
+    "dimension": (binary({"dog": [1, 2, 3, 4]}), "v.bin:1: has vectors of 4 dimensions, but --wo"),
+    "cut": (WHOLE[:-20], "its first line says 5 words of 3 dimensions, but it ends in word 4"),
+    "count": (b"99999999999999999 3\n" + WHOLE[4:], "but it ends in word 6"),
     "not finite": (
         binary({"a": [1, 2, 3], "dog": [1, float("nan"), 3]}),
-        "the vector of word 2 ('dog') must be finite numbers, but is not",
+        "the vector of 'dog' must be finite numbers",
     ),
-    "not UTF-8": (
-        binary({b"d\xf6g": [1, 2, 3], "dog": [1, 2, 3]}),
-        "word 1 must be UTF-8 and followed by a space and its vector (word2vec's binary form), "
-        "but is not (not UTF-8)",
-    ),
-    "empty word": (binary({"dog": [1, 2, 3], "": [1, 2, 3]}), "but is not (empty)"),
-    "no space": (b"1 3\nx \x00" + bytes(3) + b"a" * 30_000, "it goes on after the last one"),
-    "long word": (
-        b"2 3\nx " + bytes(12) + b"a" * 30_000,
-        "word 2 must be UTF-8 and followed by a space and its vector (word2vec's binary form), "
-        "but is not (no space in 4096 bytes)",
-    ),
+    "long word": (b"2 3\nx " + bytes(12) + b"a" * 30_000, "but it ends in word 2"),
     "none": (binary({"the": [1, 2, 3]}), "has a vector of none of the 4 words of the dictionary"),
 }
 
@@ -214,26 +178,3 @@ def test_spoiled_binary_files_are_refused_in_one_line(tmp_path, name):
         read_word_vectors(str(path), WORDS, dim=3)
     assert str(path) in str(caught.value)
     assert "\n" not in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        (gzip.compress(WHOLE)[:-20], "cannot be read as word vectors"),
-        (gzip.compress(WHOLE[:-9]), "says 5 words, but it ends in word 5"),
-    ],
-    ids=["compressed", "before"],
-)
-def test_compressed_binary_file_that_is_cut_is_refused(tmp_path, content, message):
-    (tmp_path / "v.bin.gz").write_bytes(content)
-    with pytest.raises(UserError, match=message):
-        read_word_vectors(str(tmp_path / "v.bin.gz"), WORDS, dim=3)
-
-
-def test_a_compressed_line_without_end_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr("fairseq_mm.data.input_files.MAX_LINE_BYTES", 1 << 17)
-    path = tmp_path / "x.vec.gz"
-    with gzip.open(path, "wb") as file:
-        file.write(b"word " + b"1" * (1 << 20))
-    with pytest.raises(UserError, match=r"x\.vec\.gz:1: a line must have at most"):
-        read_word_vectors(str(path), ["word"], dim=3)

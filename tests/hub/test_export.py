@@ -58,7 +58,10 @@ def test_paths_of_this_machine_are_shortened(checkpoint, tmp_path):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda cfg: cfg["model"].update(x={1: 2}), r"a\.pt: .*model_options\.x. has the key 1"),
+        (
+            lambda cfg: cfg["model"].update(x={1: 2}),
+            r"a\.pt: .*model_options\.x. must be plain JSON",
+        ),
         (lambda cfg: cfg["model"].update(x=float("inf")), r"model_options\.x. must be plain JSON"),
         (lambda cfg: cfg["task"].update(x="\ud800"), r"task_options\.x. must be plain JSON"),
         (lambda cfg: cfg["task"].update(x=["${nowhere}"]), r"a\.pt: .*nowhere"),
@@ -75,7 +78,7 @@ def test_options_that_are_not_plain_json_are_refused(checkpoint, tmp_path, chang
 
 def test_a_task_state_that_is_not_plain_json_is_refused(checkpoint, tmp_path):
     for value, message in (
-        ({"x": torch.ones(1)}, r"`task_state\.x` must be plain JSON .* but is a Tensor"),
+        ({"x": torch.ones(1)}, r"`task_state\.x` must be plain JSON .* but is tensor"),
         ({"x": (1, 2)}, r"`task_state\.x` must be plain JSON .* but is a tuple"),
     ):
         opened = Checkpoint.open(checkpoint)
@@ -158,12 +161,6 @@ def test_tensors_that_share_memory_are_stored_once(tmp_path):
     for name, weight in loaded.items():
         assert weight.dtype == weights[name].dtype
         assert torch.equal(weight, weights[name])
-    for wrong, message in (
-        ("text", "'x' must be a dense tensor, but is a str"),
-        (torch.eye(2).to_sparse(), "'x' must be a dense tensor"),
-    ):
-        with pytest.raises(UserError, match=message):
-            write_weights({"x": wrong}, str(tmp_path))
 
 
 def test_a_word_that_stands_twice_keeps_its_place(tmp_path):
