@@ -148,6 +148,82 @@ CONSTRAINTS: dict[str, dict[str, Any]] = {
 }
 
 
+# options of a search for candidates by part-of-speech sequences
+STRUCTURES: Mapping[str, tuple[str, Mapping[str, Any]]] = {
+    "--data": (
+        "Data folder with the training captions and their tags (default: the folder of --split).",
+        {"metavar": "DIR"},
+    ),
+    "--vectors": (
+        "Feature store with the vectors of the training captions, from fairseq-mm embed --split "
+        "train --of sentences (default: embed the captions now).",
+        {"metavar": "FILE"},
+    ),
+    "--language-model": (
+        "ARPA file of the n-gram model (default: a Kneser-Ney trigram model of the training "
+        "captions).",
+        {"metavar": "FILE"},
+    ),
+    "--candidates": ("Samples for each image (default: 1000).", {"type": int, "metavar": "N"}),
+    "--num-nearest": ("Words or captions of a mean (default: 5).", {"type": int, "metavar": "N"}),
+    "--shortest": ("Minimum length of a sequence (default: 4).", {"type": int, "metavar": "N"}),
+    "--longest": ("Maximum length of a sequence (default: 12).", {"type": int, "metavar": "N"}),
+    "--translation-weight": (
+        "Weight of the cosine (default: 1).",
+        {"type": float, "metavar": "X"},
+    ),
+    "--language-weight": (
+        "Weight of the log-probability (default: 0.2).",
+        {"type": float, "metavar": "X"},
+    ),
+    "--repeat-penalty": (
+        "Factor of the cosine for each repeated content word (default: 0.7).",
+        {"type": float, "metavar": "X"},
+    ),
+    "--top": (
+        "Captions of an image (default: 5 in --jsonl, else 1).",
+        {"type": int, "metavar": "N"},
+    ),
+    "--conditions": (
+        "Conditions of candidates: the image's vector (image), or the mean vector of the nearest "
+        "words (words), captions (sentences) or both (concepts) (default: image words sentences).",
+        {
+            "nargs": "+",
+            "choices": ("image", "words", "sentences", "concepts"),
+            "metavar": "CONDITION",
+        },
+    ),
+    "--pos-sampling": (
+        "Sample sequences by their frequency in training, or all types equally often (default: "
+        "frequency).",
+        {"choices": ("frequency", "types")},
+    ),
+    "--language-score": (
+        "Mean log-probability of the words, or that of the sentence (default: word).",
+        {"choices": ("word", "sentence")},
+    ),
+}
+
+
+def add_inputs(parser: argparse.ArgumentParser, media: str) -> None:
+    """Add the inputs of a command that generates texts; ``media`` describes files and folders."""
+    parser.add_argument(
+        "inputs",
+        nargs="*",
+        metavar="INPUT",
+        help=f"{media}; or FILE.jsonl with a JSON object a line (- is standard input); with "
+        "--split a data folder; with --features ids of the store.",
+    )
+
+
+def add_output(parser: argparse.ArgumentParser, *names: str) -> Any:
+    """Add options of the output and of the run; return the group of the output."""
+    group = parser.add_argument_group("output")
+    add(group, *names)
+    add(parser.add_argument_group("run"), "device", "batch_size")
+    return group
+
+
 def add(parser: Any, *names: str, **changes: Mapping[str, Any]) -> None:
     """Add arguments that several subcommands share, such as ``--checkpoint``.
 
@@ -368,6 +444,12 @@ def check_outputs(outputs: Mapping[str, Optional[str]], read: Iterable[str] = ()
         if file in sources:
             raise _overwrites(name, path)
         written_by[file] = name
+
+
+def require(args: argparse.Namespace, *names: str) -> None:
+    """Raise UserError if none of the options is given."""
+    if not any(is_given(args, name) for name in names):
+        raise UserError(f"give {' or '.join(map(written, names))}.")
 
 
 def is_given(args: argparse.Namespace, name: str) -> bool:

@@ -1,47 +1,41 @@
-"""Generate texts with a model of any task, from one JSON object per line.
+"""Generate texts with a model of any task.
 
+  fairseq-mm generate photos/ --checkpoint m_rnn --output captions.jsonl
   fairseq-mm generate inputs.jsonl --checkpoint m_rnn --output captions.jsonl
+  fairseq-mm generate data-bin/flickr8k --split valid --checkpoint m_rnn
   echo '{"prompt": "[WP] The last dragon opens a bakery."}' | \\
       fairseq-mm generate - --checkpoint checkpoints/fusion --preset paper
 
-The task of the checkpoint decides which fields a line must have: an image
+Inputs are files and folders, JSON lines (FILE.jsonl, or - for standard input),
+a data folder with --split, or ids of a feature store with --features.
+The task of the checkpoint decides which fields a JSON line must have: an image
 ({"image": "dog.jpg"}), an image sequence ({"images": [five paths, null for a
 missing one]}), a prompt ({"prompt": "..."}), or a video ({"video": "a.mp4",
-"transcript": "..."}, where the transcript is text or a file). "id" is optional
-(default: the number of the input, counted from 0). Paths are relative to FILE.
+"transcript": "..."}, where the transcript is text or a file). "id" is optional.
+Paths are relative to FILE.
 
-The command writes one JSON object per line: id, hypothesis, score, and the
-checkpoint and options that produced them. Inputs that cannot be read or do not
-fit the task are reported on stderr and skipped, and the exit status is then 2.
-If a line is no JSON object, or two lines have the same id, the command stops
-before it generates anything.
+The command writes one JSON object per line: id, hypothesis, score, fields of the
+task, and the checkpoint and options that produced them. Inputs that cannot be
+read or do not fit the task are reported on stderr and skipped, and the exit
+status is then 2.
 
-Defaults for captions: a beam of 3 and at most 30 words; for summaries: a beam
-of 5, at most 62 tokens, and no trigram twice. Only stories have presets; see
-fairseq-mm tell --help.
-
-caption, tell and summarize do the same for inputs from folders, splits and
-feature stores.
+caption, tell and summarize are this command for one task, with its defaults, its
+options and readable text as output.
 """
 
 import argparse
 import contextlib
+import itertools
 import json
 import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import partial
 from pathlib import Path
-from typing import Any, Callable, NamedTuple, Optional
+from typing import Any, Callable, NamedTuple, Optional, Union
 
 from fairseq_mm.cli import arguments
-from fairseq_mm.cli.records import (
-    counted,
-    json_line,
-    open_output,
-    progress_bar,
-    provenance_fields,
-)
+from fairseq_mm.cli.arguments import Rule, is_given, written
+from fairseq_mm.cli.records import counted, open_output, progress_bar
 from fairseq_mm.cli.run_set_up import register_quietly
 from fairseq_mm.errors import EXIT_STATUS, UserError
 from fairseq_mm.generation.defaults import (
@@ -50,122 +44,386 @@ from fairseq_mm.generation.defaults import (
     VISUAL_STORY_PRESETS,
 )
 
+# number of inputs that a remark names
+MAX_NAMED = 3
+# number of frames of a video on the page
+PAGE_IMAGES = 6
+# number of image sequences from which --best-by ranking samples others
+_POOL = 256
+# name of the references in tables and records
+PEOPLE = "people"
+# arguments of from_checkpoints that a command may have
+_MODEL_OPTIONS = (
+    *("weights", "embedding", "data", "device", "prompt_model", "vectors", "language_model"),
+)
+_RULES = (
+    Rule("split", excludes=("weights",), because="its features come from a store"),
+    Rule("features", excludes=("weights",), because="no file is read"),
+)
 
-class Input(NamedTuple):
+
+class Item(NamedTuple):
     """Input of a command that generates texts.
 
     Attributes:
-        name: Name of the input in the output.
         index: Index of the input; the random numbers of ``--sampling`` depend on it.
-        value: Content of the input, such as a path or a JSON object.
+        record: Fields of the input. The ``id`` is None for the index.
+        folder: Folder that paths in the record are relative to; None if its texts are no paths.
         error: Reason why the input cannot be read, if it is already known; else None.
-        where: Name of the input in messages (default: ``name``).
+        where: Name of the input in messages (default: its id; empty for no name).
+        value: Prompt that a language model has generated.
+        is_given: False if the user gave no input.
     """
 
-    name: str
     index: int
-    value: Any = None
+    record: dict[str, Any]
+    folder: Optional[str] = ""
     error: Optional[UserError] = None
     where: Optional[str] = None
+    value: Any = None
+    is_given: bool = True
+
+    @property
+    def name(self) -> str:
+        return str(self.where if self.record["id"] is None else self.record["id"])
 
 
-# reads inputs: for each input one example per model, or the reason why it cannot be read
-Read = Callable[[Sequence[Input]], Iterable[Any]]
-
-
-class TextRun:
-    """Run of a command that generates texts: its models, inputs and outputs.
-
-    A command loops over :meth:`generate` within :meth:`open_outputs`, passes the lines of each
-    input to :meth:`write`, and returns the exit status of :meth:`finish`.
-
-    Args:
-        models: One generator, or several generators whose texts are compared.
-        configs: Generation config of each model.
-        inputs: Inputs in the order of the output.
-        copies: Number of times that each input of the user is in ``inputs``, with different indices
-            (``--n``). Messages count the repetitions as one input.
+class Result(NamedTuple):
+    """Texts of one input.
 
     Attributes:
-        form: Form of the output: ``text`` (detokenized) or ``jsonl``.
-        num_failed: Number of inputs so far that could not be read.
-        num_texts: Number of texts so far.
+        item: The input.
+        examples: Example of the input for each system.
+        hypotheses: Hypotheses of each system, best first.
+        fields: Further fields of each hypothesis in JSON records, for each system.
+    """
+
+    item: Item
+    examples: list[Any]
+    hypotheses: list[Any]
+    fields: list[list[dict[str, Any]]]
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    arguments.add_inputs(parser, "File, folder")
+    arguments.add(parser, "checkpoint", "weights", "embedding", "data", "split", "features")
+    presets = dict.fromkeys([*PROMPT_STORY_PRESETS, *VISUAL_STORY_PRESETS])
+    arguments.add_generation(parser, {}, presets=presets, constraints=VISUAL_STORY_CONSTRAINTS)
+    arguments.add_output(parser, "output")
+
+
+def run(args: argparse.Namespace) -> int:
+    args.jsonl = True
+    return run_task(args, None)
+
+
+def run_task(
+    args: argparse.Namespace,
+    command: Optional[str],
+    *,
+    rules: Iterable[Rule] = (),
+    own: Mapping[str, Sequence[str]] = {},
+    given: Sequence[Item] = (),
+    change: Callable[[list[Item]], list[Item]] = list,
+    extra: Callable[[Result], dict[str, Any]] = lambda result: {},
+) -> int:
+    """Run a command that generates texts; return its exit status.
+
+    Args:
+        args: Parsed command line.
+        command: Command that the models must be meant for; None for any.
+        rules: Rules for combining the options of the command.
+        own: Options that only models of one kind have, by kind.
+        given: Inputs that are not among ``args.inputs``.
+        change: Function that changes the listed inputs.
+        extra: Function that returns further fields of a result's record.
+    """
+    arguments.check(args, (*_RULES, *rules))
+    args.jsonl = args.jsonl or (args.output or "").lower().endswith(".jsonl")
+    options = arguments.generation_options(args)
+    register_quietly()
+    systems = _load_systems(args, command, own)
+    models = list(systems.values())
+    store = _open_store(args, models)
+    configs = [_build_config(args, model, options) for model in models]
+    items = change([*given, *_list_inputs(args, models[0].processor, store)])
+    run = _Run(args, systems, configs, store, items)
+    page = None
+    if getattr(args, "html", None):
+        from fairseq_mm.cli.generated_views import Page
+
+        page = Page(args, systems)
+    # if only --html is given, the page is the output, and nothing is printed
+    is_written = page is None or args.output or args.jsonl
+    with run.progress, contextlib.ExitStack() as stack:
+        file = stack.enter_context(open_output(args.output)) if is_written else None
+        for result in run.results():
+            lines = run.format(result, extra(result))
+            if file is not None:
+                # flushed, so that a reader of a pipe gets each text when it is generated
+                print(*lines, sep="\n", file=file, flush=True)
+            if page is not None:
+                page.add(result)
+    return run.finish("" if page is None else page.write(configs))
+
+
+def _load_systems(
+    args: argparse.Namespace, command: Optional[str], own: Mapping[str, Sequence[str]]
+) -> dict[str, Any]:
+    """Return a dict from the name of each system, by default its architecture, to its model."""
+    from fairseq_mm.inference.checkpoint import Checkpoint
+    from fairseq_mm.inference.pretrained import from_checkpoints
+
+    compared = getattr(args, "compare", None)
+    systems: dict[str, Any] = {}
+    for text in compared or [args.checkpoint]:
+        name, path = split_name(text) if compared else ("", text)
+        checkpoints = Checkpoint.open_all(path, data=args.data, command=command)
+        first = checkpoints[0]
+        kind = "structures" if first.reads_structure else first.kind
+        others = (option for other in own if other != kind for option in own[other])
+        for option in others:
+            if is_given(args, option):
+                raise UserError(f"{written(option)}: not for {first.path}, a model of {kind}.")
+        name = name or first.arch
+        if name in systems:
+            raise UserError(f"--compare: two systems are named {name}; give names: NAME=CKPT.")
+        paths = {option: getattr(args, option, None) for option in _MODEL_OPTIONS}
+        if first.reads_structure and args.split is not None:
+            paths["data"] = args.data or _split_folder(args)
+        systems[name] = from_checkpoints(checkpoints, **paths)
+        if not hasattr(systems[name], "stream"):
+            raise UserError(f"{first.path}: does not generate texts by itself.")
+    return systems
+
+
+def split_name(text: str) -> tuple[str, str]:
+    """Split ``NAME=PATH`` into name and path; the name is empty if ``text`` is only a path."""
+    # a path may have "=" in it
+    name, sign, path = text.partition("=")
+    if not (sign and name) or os.sep in name or os.path.exists(text):
+        return "", text
+    return name, path
+
+
+def _build_config(args: argparse.Namespace, model: Any, options: Mapping[str, Any]) -> Any:
+    """Return the generation config; with ``--best-of N``, it samples N texts for each input."""
+    own = {name: getattr(args, name, None) for name in getattr(model, "search_options", ())}
+    if own and not args.jsonl:
+        own["top"] = own["top"] or 1  # a line has one caption
+    config = model.config(**options, **{name: x for name, x in own.items() if x is not None})
+    best_of, number = getattr(args, "best_of", None), getattr(args, "n", None) or 1
+    # each generated prompt is another input
+    if number > 1 and not (config.sampling or args.prompt_model):
+        raise UserError(
+            f"--n {number}: a search generates the same text each time: sample them (--sampling), "
+            "or take several of one search (--nbest)."
+        )
+    if best_of is None:
+        return config
+    nbest = options.get("nbest", 1)
+    if not config.sampling or nbest > best_of:
+        raise UserError(
+            f"--best-of {best_of}: needs --sampling, or a --preset that samples, and --nbest of at "
+            f"most {best_of}."
+        )
+    preset = options.get("preset")
+    if preset is None and "sampling" not in options:
+        preset = model.task.default_preset
+    # fairseq returns sampled texts in the order of their scores; a ranking needs all of them
+    nbest = best_of if args.best_by == "ranking" else nbest
+    return model.config(**{**options, "preset": preset, "beam": best_of, "nbest": nbest})
+
+
+def _open_store(args: argparse.Namespace, models: Sequence[Any]) -> Any:
+    """Open the feature store of ``--split`` or ``--features``; None if no features are stored.
+
+    If features are extracted from files, load the extractor, so that an extractor that cannot be
+    rebuilt is reported before any file is read.
+    """
+    from fairseq_mm.data.feature_store import open_features, open_folder_features
+
+    store: Any = None
+    reads_features = models[0].processor.extractor_identity is not None
+    if args.features and not reads_features:
+        raise UserError(f"--features: {models[0].files[0]} reads no features.")
+    if args.split is not None and reads_features:
+        store = open_folder_features(_split_folder(args), args.features)
+    elif args.features:
+        store = open_features(args.features.split(os.pathsep))
+    for model in models if reads_features else ():
+        reader = model.processor.reader
+        if store is not None:
+            reader.check_features(store.attributes, store.dim, store.path)
+        elif args.inputs:
+            reader.load_extractor()
+    return store
+
+
+def _split_folder(args: argparse.Namespace) -> str:
+    if len(args.inputs) != 1:
+        raise UserError(f"--split {args.split}: give its data folder, and no other input.")
+    return args.inputs[0]
+
+
+def _list_inputs(args: argparse.Namespace, processor: Any, store: Any) -> list[Item]:
+    """List the inputs in the order of the output."""
+    are_records = args.inputs == ["-"] or any(x.endswith(".jsonl") for x in args.inputs)
+    where = "" if processor.has_headings else None
+    if args.split is not None:
+        items = _list_split(args)
+    elif are_records:
+        items = list(itertools.chain(*(read_jsonl(path, processor) for path in args.inputs)))
+    elif store is not None:
+        ids = args.inputs or store.ids
+        # a text with a heading is of an image sequence
+        listed = [ids] if processor.has_headings else [[key] for key in ids]
+        items = [Item(0, {"id": "\t".join(x), "images": x}, where=where) for x in listed]
+    else:
+        listed = processor.list_files(args.inputs) if args.inputs else []
+        items = [Item(0, record, error=error, where=where) for record, error in listed]
+    if args.split is None:
+        items = [item._replace(index=index) for index, item in enumerate(items)]
+    for item in items if store is not None else ():
+        try:
+            # reports an id that is not in the store, before texts are generated
+            for key in () if item.error else processor.get_stored_keys(item.record):
+                _ = key is None or store.count_rows(key)
+        except UserError as error:
+            raise UserError(f"{item.where}: {error}" if item.where else str(error)) from None
+    return items
+
+
+def _list_split(args: argparse.Namespace) -> list[Item]:
+    """List each item of a split once, in the order of first occurrence, or the lines ``--line``."""
+    from fairseq_mm.data.records import open_split
+
+    folder = _split_folder(args)
+    split = open_split(folder, args.split)
+    fields = {name: split.field(name) for name in ("prompt", "transcript", "sentences")}
+    firsts = [number for number, is_first in enumerate(split.first) if is_first]
+    keys = split.keys or [None] * len(split.first)
+    people: dict[Any, list[Any]] = {}
+    for key, sentences in zip(keys, fields.pop("sentences")):
+        people.setdefault(key, []).append(sentences)
+    chosen = getattr(args, "line", None) or ()
+    for number in chosen:
+        if not 0 <= number < len(keys):
+            raise UserError(f"--line {number}: {args.split} has lines 0 to {len(keys) - 1}.")
+    items = []
+    for number in (list(dict.fromkeys(chosen)) or firsts)[: getattr(args, "limit", None)]:
+        record = {"id": keys[number], **{name: values[number] for name, values in fields.items()}}
+        if keys[number] is not None:
+            images = keys[number].split("\t")
+            record["images"] = [None if image in split.missing else image for image in images]
+            record["references"] = people[keys[number]]
+        where = f"{folder}, line {number} of {args.split}"
+        items.append(Item(number, record, folder=None, where=where))
+    return items
+
+
+def read_jsonl(path: str, processor: Any) -> Iterator[Item]:
+    """Yield the inputs of a JSONL file; ``-`` is standard input.
+
+    Raise UserError if a line is no JSON object, or if two lines have the same id.
+    """
+    from fairseq_mm.data.input_files import check_id, parse_object, read_lines
+
+    folder = "" if path == "-" else os.path.dirname(path)
+    seen: dict[str, str] = {}
+    for number, line in read_lines(Path("/dev/stdin" if path == "-" else path)):
+        if not line.strip():
+            continue
+        where = f"{path}:{number}"
+        record = parse_object(line, where)
+        key = record.get("id")
+        # True is an int in Python
+        if isinstance(key, bool) or not isinstance(key, (str, int, type(None))):
+            raise UserError(f"{where}: `id` must be text or a number, but is {json.dumps(key)}.")
+        name = processor.get_id(record, len(seen)) if key is None else str(key)
+        # the keys of an image sequence are separated by tabs
+        check_id(name.replace("\t", " "), where, what="an input")
+        if seen.setdefault(name, where) != where:
+            raise UserError(f"{where}: the id {name!r} was given before, at {seen[name]}.")
+        yield Item(0, {**record, "id": name}, folder, where=where)
+    if not seen:
+        raise UserError(f"{path}: must have a JSON object a line, but is empty.")
+
+
+class _Run:
+    """Run that generates the texts of all inputs, and reports inputs that cannot be read.
+
+    Args:
+        systems: Dict from the name of a system to its model.
+        configs: Generation config of each model.
+        store: Feature store; None if inputs are read from files.
+        items: Inputs of the user, in the order of the output.
     """
 
     def __init__(
         self,
-        command: str,
         args: argparse.Namespace,
-        models: Sequence[Any],
+        systems: Mapping[str, Any],
         configs: Sequence[Any],
-        inputs: Sequence[Input],
-        *,
-        copies: int = 1,
+        store: Any,
+        items: Sequence[Item],
     ) -> None:
-        self.command = command
         self.args = args
-        self.models = models
+        self.names = list(systems)
+        self.models = list(systems.values())
         self.configs = configs
-        self.inputs = inputs
-        self.copies = copies
-        task = models[0].task
-        self.input_names, self.text_names = task.input_names, task.text_names
-        # `generate` has no --jsonl, because it writes nothing else
-        is_jsonl = getattr(args, "jsonl", True) or (args.output or "").lower().endswith(".jsonl")
-        self.form = "jsonl" if is_jsonl else "text"
+        self.store = store
+        self.processor = self.models[0].processor
+        self.task = self.models[0].task
+        types = self.processor.reading_options
+        reading = {name: getattr(args, name, None) for name in types}
+        if getattr(args, "html", None) and "num_images" in types:
+            reading["num_images"] = PAGE_IMAGES
+        self.reading = {name: value for name, value in reading.items() if value is not None}
+        self.copies = getattr(args, "n", None) or 1
+        self.items = self._repeat(items)
+        self.facts: list[dict[str, Any]] = [{} for _ in self.models]
+        if args.jsonl:  # hashing a checkpoint takes seconds
+            self.facts = [
+                model.describe_run(config, self.reading)
+                for model, config in zip(self.models, configs)
+            ]
+        self.progress = progress_bar(len(self.items), self.task.input_names[1])
         self.num_failed = self.num_texts = 0
-        self._file: Any = None
-        self._bar: Any = None
-        self._warnings: set[str] = set()
+        self.messages: set[str] = set()
+        self.remarks: dict[str, list[str]] = {}
 
-    def provenance(self) -> list[dict[str, Any]]:
-        """Return for each model the fields that all JSON records of its texts share.
+    def _repeat(self, items: Sequence[Item]) -> list[Item]:
+        """Repeat each input ``--n`` times; without inputs, let a language model make them."""
+        if items and self.models[0].loaded.are_language_models:
+            raise UserError(
+                f"{self.models[0].files[0]}: is a language model, which takes no input: give --n."
+            )
+        if not items:
+            values = self.models[0].missing_inputs(
+                self.copies, self.configs[0], batch_size=self.args.batch_size
+            )
+            self.copies = 1
+            return [
+                Item(index, {"id": None}, where="", value=value, is_given=False)
+                for index, value in enumerate(values)
+            ]
+        if self.copies == 1:
+            return list(items)
+        copied = [item for item in items for _ in range(self.copies)]
+        return [item._replace(index=index) for index, item in enumerate(copied)]
 
-        These are digest of the checkpoint, options and extractor; no fields if the output is not
-        JSON.
-        """
-        # hashing a checkpoint takes seconds
-        if self.form != "jsonl":
-            return [{} for _ in self.models]
-        return [provenance_fields(*pair) for pair in zip(self.models, self.configs)]
-
-    @contextlib.contextmanager
-    def open_outputs(self, *, is_written: bool = True) -> Iterator[None]:
-        """Open the output file; it appears when the context ends without an error.
-
-        If ``is_written`` is False, :meth:`write` writes nothing.
-        """
-        with contextlib.ExitStack() as stack:
-            self._bar = stack.enter_context(progress_bar(len(self.inputs), self.input_names[1]))
-            if is_written:
-                self._file = stack.enter_context(open_output(self.args.output))
-            yield
-
-    def generate(self, read: Read, *, size: int = 100) -> Iterator[tuple[Input, Any, list[Any]]]:
-        """Generate the texts of all inputs, and report the inputs that cannot be read.
-
-        Args:
-            read: Function from a list of inputs to one result per input: a list of the input's
-                example for each model, or a UserError if the input cannot be read.
-            size: Number of inputs that are read at a time.
-
-        Yields:
-            item: An input that could be read.
-            examples: Example of the input for each model.
-            hypotheses: For each model, its hypotheses for the input, best first.
-        """
-        for start in range(0, len(self.inputs), size):
-            piece = self.inputs[start : start + size]
-            examples = iter(read([item for item in piece if item.error is None]))
+    def results(self) -> Iterator[Result]:
+        """Yield the texts of each input that can be read."""
+        rankings = self._open_rankings()
+        size = self.processor.num_read[self.store is not None]
+        for start in range(0, len(self.items), size):
             readable = []
-            for item in piece:
-                example = item.error or next(examples)
-                if isinstance(example, UserError):
-                    self._report(item, example)
+            for item, examples in self._read(self.items[start : start + size]):
+                if isinstance(examples, UserError):
+                    self._report(item, examples)
                 else:
-                    readable.append((item, example))
-            # runs the reader to its end, where it stops its threads
-            next(examples, None)
+                    readable.append((item, examples))
             streams = [
                 model.stream(
                     [examples[i] for _, examples in readable],
@@ -175,156 +433,164 @@ class TextRun:
                 )
                 for i, (model, config) in enumerate(zip(self.models, self.configs))
             ]
-            for (item, example), *hypotheses in zip(readable, *streams):
-                yield item, example, hypotheses
-                self._bar.update()
-        if self.num_failed == len(self.inputs):
-            raise UserError(
-                f"none of the {self.num_failed // self.copies} {self.input_names[1]} could be read."
-            )
+            for (item, examples), *generated in zip(readable, *streams):
+                result = Result(item, examples, list(generated), [])
+                self._rank(result, rankings)
+                for remark, details in examples[0].remarks.items():
+                    name = f"{item.name} ({details})" if details else item.name
+                    self.remarks.setdefault(remark, []).append(name)
+                yield result
+                self.num_texts += sum(map(len, result.hypotheses))
+                self.progress.update()
+        if self.num_failed == len(self.items):
+            number = self.num_failed // self.copies
+            raise UserError(f"none of the {number} {self.task.input_names[1]} could be read.")
 
-    def _report(self, item: Input, error: UserError) -> None:
-        # an empty `where` is for an input that the user has not named
+    def _read(self, items: Sequence[Item]) -> Iterator[tuple[Item, Union[list[Any], UserError]]]:
+        """Yield each input with its example for each model, or with the reason of a failure."""
+        errors = [item.error for item in items]
+        values = []
+        for place, item in enumerate(items):
+            try:
+                if errors[place] is None:
+                    values.append(self._get_value(item))
+            except UserError as error:
+                errors[place] = error
+        # an input is read once for all systems with one extractor
+        columns: dict[str, list[Any]] = {}
+        for model in self.models:
+            name = str(model.processor.extractor_identity or id(model))
+            if name not in columns:
+                columns[name] = list(model.processor.examples(values, **self.reading))
+        rows = zip(*(columns[str(x.processor.extractor_identity or id(x))] for x in self.models))
+        for item, error in zip(items, errors):
+            examples = list(next(rows)) if error is None else []
+            failed = [x for x in (error, *examples) if isinstance(x, UserError)]
+            yield item, failed[0] if failed else examples
+
+    def _get_value(self, item: Item) -> Any:
+        if self.store is not None:
+            keys = self.processor.get_stored_keys(item.record)
+            features = [None if key is None else self.store.read(key) for key in keys]
+            return self.processor.from_features(item.record, item.folder, features)
+        return self.processor.from_record(item.record, item.folder) if item.is_given else item.value
+
+    def _report(self, item: Item, error: UserError) -> None:
         where = item.name if item.where is None else item.where
         message = f"{where}: {error}" if where else str(error)
         # without other inputs, the error ends the command
-        if len(self.inputs) == self.copies:
+        if len(self.items) == self.copies:
             raise UserError(message)
         self.num_failed += 1
         # the message would be appended to the bar's line
-        self._bar.clear()
+        self.progress.clear()
         # the copies of an input all give the same message
-        if message not in self._warnings:
-            self._warnings.add(message)
-            print(f"fairseq-mm {self.command}: {message}", file=sys.stderr)
-        self._bar.update()
+        if message not in self.messages:
+            self.messages.add(message)
+            print(f"{self.args.prog}: {message}", file=sys.stderr)
+        self.progress.update()
 
-    def write(self, lines: Sequence[str], num_texts: int) -> None:
-        """Write the lines of one input, which have ``num_texts`` generated texts."""
-        if self._file is not None:
-            # flushed, so that a reader of a pipe gets each text when it is generated
-            print(*lines, sep="\n", file=self._file, flush=True)
-        self.num_texts += num_texts
+    def _open_rankings(self) -> list[Any]:
+        """Return the object that ranks texts for ``--best-by ranking``, for each system."""
+        if getattr(self.args, "best_by", None) != "ranking":
+            return []
+        from fairseq_mm.cli.prompts import read_prompts
+        from fairseq_mm.inference.prompt_ranking import PromptRanking
 
-    def finish(self, remarks: Iterable[str] = (), page: str = "") -> int:
-        """Report on stderr what was written, and return the exit status.
+        others = self.args.other_prompts
+        pool = (
+            {repr(item.record): item for item in read_prompts([], [others])}
+            if others
+            else {repr(item.record) + repr(item.value): item for item in self.items}
+        )
+        most = _POOL if self.models[0].loaded.feature_dim else None
+        read = [x for _, x in self._read([*pool.values()][:most]) if not isinstance(x, UserError)]
+        rankings = [
+            PromptRanking(model, [examples[i] for examples in read], seed=config.seed)
+            for i, (model, config) in enumerate(zip(self.models, self.configs))
+        ]
+        if read and not others:
+            # if there is no other input, this fails before any text is generated
+            rankings[0].draw_others(read[0][0], 0)
+        return rankings
 
-        The exit status is 2 if an input could not be read.
+    def _rank(self, result: Result, rankings: Sequence[Any]) -> None:
+        """Order the hypotheses of ``--best-of``, and add the fields of their records."""
+        nbest, size = self.args.nbest or 1, self.args.batch_size
+        for place, hypotheses in enumerate(result.hypotheses):
+            margins: list[dict[str, Any]] = [{} for _ in hypotheses]
+            if rankings:
+                ranked = rankings[place].rank(
+                    result.examples[place], hypotheses, index=result.item.index, batch_size=size
+                )[:nbest]
+                result.hypotheses[place] = hypotheses = [story.hypothesis for story in ranked]
+                by = self.processor.ranked_by
+                margins = [
+                    {f"{by}_margin": round(x.margin, 4), f"{by}_rank": x.prompt_rank}
+                    for x in ranked
+                ]
+            if getattr(self.args, "best_of", None) is not None:
+                about = {"candidates": self.args.best_of, "best_by": self.args.best_by or "score"}
+                margins = [{"rank": i, **about, **x} for i, x in enumerate(margins, start=1)]
+            result.fields.append(margins)
 
-        Args:
-            remarks: Messages that are printed before the report.
-            page: Description of the content of the page ``--html``; empty for no page.
-        """
-        messages = list(remarks)
+    def format(self, result: Result, more: Mapping[str, Any]) -> list[str]:
+        """Return the lines of the output for a result; ``more`` has further fields."""
+        item, is_compared = result.item, bool(getattr(self.args, "compare", None))
+        if self.args.jsonl:
+            return [json.dumps(x, ensure_ascii=False) for x in self._to_records(result, more)]
+        if is_compared:
+            from fairseq_mm.cli.generated_views import compare_stories
+
+            texts = [compare_stories(result, self.names)]
+        else:
+            texts = [self.processor.to_text(best) for best in result.hypotheses[0]]
+        if not self.processor.has_headings:
+            columns = [x["caption"] for x in more.values()]
+            lines = ["\t".join([str(item.record["id"]), text, *columns]) for text in texts]
+            if columns and not self.num_texts:
+                names = (self.task.input_names[0], *[self.task.text_names[0]] * 2)
+                lines.insert(0, "{}\t{}\tnearest training {}".format(*names))
+            return lines
+        if len(self.items) == 1 and item.is_given:
+            return texts
+        shown = item.record["id"] or getattr(result.examples[0].origin, "text", "")
+        title = " ".join(str(shown).split())
+        return [f"=== {item.index}{': ' if title else ''}{title} ===\n\n{x}\n" for x in texts]
+
+    def _to_records(self, result: Result, more: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+        item, is_compared = result.item, bool(getattr(self.args, "compare", None))
+        key = item.index if item.record["id"] is None else item.record["id"]
+        for place, (name, model) in enumerate(zip(self.names, self.models)):
+            example, hypotheses = result.examples[place], result.hypotheses[place]
+            entries = [
+                {**model.processor.to_entry(hypothesis), **fields}
+                for hypothesis, fields in zip(hypotheses, result.fields[place])
+            ]
+            own = model.processor.to_record(item.record, example, hypotheses[0])
+            if is_compared and place == 0:
+                for sentences in item.record.get("references", ()):
+                    about = {"item": item.index, "images": own["images"], "system": PEOPLE}
+                    yield {"id": key, **about, "sentences": sentences}
+            # the best hypothesis is always a field of its own, where `score` looks for it
+            several = {"hypotheses": entries} if len(entries) > 1 else {}
+            system = {"system": name} if is_compared else {}
+            yield {"id": key, **entries[0], **several, **system, **own, **more, **self.facts[place]}
+
+    def finish(self, page: str) -> int:
+        """Report on stderr what was written (``page`` describes the page); return the status."""
+        messages = []
+        for remark, names in self.remarks.items():
+            more = f" and {len(names) - MAX_NAMED} more" if len(names) > MAX_NAMED else ""
+            messages.append(f"{remark}: {', '.join(names[:MAX_NAMED])}{more}")
         if self.args.output:
-            number = counted(self.num_texts, *self.text_names)
+            number = counted(self.num_texts, *self.task.text_names)
             messages.append(f"wrote {self.args.output}: {number}")
         if page:
             messages.append(f"wrote {self.args.html}: {page}")
         if self.num_failed:
-            failed, total = self.num_failed // self.copies, len(self.inputs) // self.copies
-            messages.append(f"{failed} of {total} {self.input_names[1]} could not be read")
+            failed, total = self.num_failed // self.copies, len(self.items) // self.copies
+            messages.append(f"{failed} of {total} {self.task.input_names[1]} could not be read")
         for message in messages:
             print(message, file=sys.stderr)
         return EXIT_STATUS if self.num_failed else 0
-
-
-def read_jsonl_inputs(path: str, processor: Any) -> list[tuple[Input, Mapping[str, Any]]]:
-    """Read the inputs of a JSONL file; return pairs of an input and its JSON object.
-
-    If the JSON object does not fit the task, the input has an ``error``.
-
-    Args:
-        path: Path of the file; ``-`` is standard input.
-        processor: Processor of the task, which checks each object.
-    """
-    from fairseq_mm.data.input_files import check_id, parse_object, read_lines
-
-    folder = "" if path == "-" else os.path.dirname(path)
-    inputs: list[tuple[Input, Mapping[str, Any]]] = []
-    seen: dict[str, str] = {}
-    for number, line in read_lines(Path("/dev/stdin" if path == "-" else path)):
-        if not line.strip():
-            continue
-        where = f"{path}:{number}"
-        entry = parse_object(line, where)
-        key = entry.pop("id", None)
-        # True is an int in Python
-        if isinstance(key, bool) or not isinstance(key, (str, int, type(None))):
-            raise UserError(
-                f"{where}: `id` must be text or a number, but is {json.dumps(key)[:80]} instead."
-            )
-        name = str(len(inputs)) if key is None else str(key)
-        # the keys of an image sequence are separated by tabs
-        check_id(name.replace("\t", " "), where, what="an input")
-        if key is not None and seen.setdefault(name, where) != where:
-            raise UserError(f"{where}: the id {name!r} was given before, at {seen[name]}.")
-        # not raised here: the other lines are still generated
-        item = Input(name, len(inputs), where=where)
-        try:
-            item = item._replace(value=processor.from_record(entry, folder))
-        except UserError as error:
-            item = item._replace(error=error)
-        inputs.append((item, {**entry, "id": key}))
-    if not inputs:
-        raise UserError(f"{path}: must have a JSON object a line, but is empty.")
-    return inputs
-
-
-def remove_name(error: UserError, name: str) -> UserError:
-    """Return an error whose message no longer begins with the name of the input.
-
-    :class:`TextRun` prints the name before the message, so it would appear twice.
-    """
-    return UserError(str(error).removeprefix(f"{name}: "))
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "inputs", metavar="FILE", help="JSON lines with the inputs; - is standard input."
-    )
-    arguments.add(parser, "checkpoint", "weights", "embedding", "data")
-    presets = dict.fromkeys([*PROMPT_STORY_PRESETS, *VISUAL_STORY_PRESETS])
-    arguments.add_generation(parser, {}, presets=presets, constraints=VISUAL_STORY_CONSTRAINTS)
-    arguments.add(
-        parser.add_argument_group("output"),
-        "output",
-        output={"help": "Write to this file (default: standard output)."},
-    )
-    arguments.add(parser.add_argument_group("run"), "device", "batch_size")
-
-
-def run(args: argparse.Namespace) -> int:
-    arguments.check(args)
-    options = arguments.generation_options(args)
-    register_quietly()
-
-    import fairseq_mm
-    from fairseq_mm.inference.generator import Generator
-
-    names = ("weights", "embedding", "data", "device")
-    paths = {name: getattr(args, name) for name in names}
-    model: Any = fairseq_mm.from_pretrained(args.checkpoint, **paths)
-    if not isinstance(model, Generator):
-        raise UserError(f"{args.checkpoint}: does not generate texts by itself.")
-    config = model.config(**options)
-    inputs = [item for item, _ in read_jsonl_inputs(args.inputs, model.processor)]
-    texts = TextRun("generate", args, [model], [config], inputs)
-    (facts,) = texts.provenance()
-    with texts.open_outputs():
-        for item, _, (hypotheses,) in texts.generate(partial(read_examples, model)):
-            texts.write([json_line(item.name, hypotheses, facts)], len(hypotheses))
-    return texts.finish()
-
-
-def read_examples(model: Any, inputs: Sequence[Input], **options: Any) -> Iterator[Any]:
-    """Yield for each input a list with its example, or a UserError if it cannot be read.
-
-    :meth:`TextRun.generate` expects a list with one example per model; here there is one model.
-
-    Args:
-        model: Generator, whose processor makes the examples.
-        **options: Keyword arguments of the processor's method ``examples``.
-    """
-    for example in model.processor.examples([item.value for item in inputs], **options):
-        yield example if isinstance(example, UserError) else [example]

@@ -12,7 +12,6 @@ from fairseq_mm.analysis.visual_story_inspection import (
     inspect_visual_story,
 )
 from fairseq_mm.cli.inspect_output import Inspection, Part, check_line, read_told_lines
-from fairseq_mm.cli.tell_images import NO_IMAGE
 from fairseq_mm.data.caption_text import reserved_token
 from fairseq_mm.data.feature_store import FeatureStores, open_features, open_folder_features
 from fairseq_mm.data.input_files import check_line_counts
@@ -23,6 +22,7 @@ from fairseq_mm.errors import UserError
 from fairseq_mm.extract.media_list import MediaFile
 from fairseq_mm.inference.checkpoint import Checkpoint
 from fairseq_mm.inference.pretrained import from_checkpoints
+from fairseq_mm.inference.visual_story_processor import NO_IMAGE
 from fairseq_mm.report.inspection import make_visual_story_section
 from fairseq_mm.report.thumbnails import Thumbnails, jpeg_uri, read_listed
 from fairseq_mm.report.visual_story_sections import EmbeddedImage

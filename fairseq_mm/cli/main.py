@@ -330,6 +330,7 @@ def _run(argv: list[str]) -> int:
     module.add_arguments(parser)
     name_kind = getattr(module, "name_kind", list)
     args = parser.parse_args(name_kind(argv[1:]))
+    args.prog = parser.prog
     try:
         arguments.check_names(args)
         arguments.check_inputs_are_kept(args)

@@ -10,7 +10,7 @@ from PIL import Image
 
 from fairseq_mm.errors import UserError
 from fairseq_mm.extract.images import AnyImage
-from fairseq_mm.extract.media_list import MediaFile
+from fairseq_mm.extract.media_list import IMAGES, Kind, MediaFile, list_images
 from fairseq_mm.inference.checkpoint import LoadedModels
 from fairseq_mm.inference.embedder import load_embedder
 from fairseq_mm.inference.processor import Example, Processor, read_field
@@ -41,6 +41,22 @@ def get_known_image(value: Any) -> Optional[KnownImage]:
         name = getattr(value, "name", None)
         return name if isinstance(name, str) and os.path.isfile(name) else None
     return value
+
+
+def list_media(
+    paths: Sequence[str], kind: Kind
+) -> list[tuple[dict[str, Any], Optional[UserError]]]:
+    """List images or videos, see :meth:`.Processor.list_files`."""
+    records: list[tuple[dict[str, Any], Optional[UserError]]] = []
+    for path in paths:
+        try:
+            files = list_images([path], ids="path", kind=kind)
+        except UserError as error:
+            # the commands print the id before the message
+            records.append(({"id": path}, UserError(str(error).removeprefix(f"{path}: "))))
+        else:
+            records += [({"id": file.name, kind.field: file}, None) for file in files]
+    return records
 
 
 class CaptionProcessor(Processor[ImageOrFeatures]):
@@ -83,7 +99,12 @@ class CaptionProcessor(Processor[ImageOrFeatures]):
         return isinstance(inputs, (str, bytes, os.PathLike, Image.Image)) or hasattr(inputs, "read")
 
     def from_record(self, record: Mapping[str, Any], folder: str) -> ImageOrFeatures:
-        return os.path.join(folder, read_field(record, "image"))
+        image = record.get("image")
+        is_listed = isinstance(image, MediaFile)
+        return image if is_listed else os.path.join(folder, read_field(record, "image"))
+
+    def list_files(self, paths: Sequence[str]) -> list[tuple[dict[str, Any], Optional[UserError]]]:
+        return list_media(paths, IMAGES)
 
     def examples(
         self, inputs: Sequence[ImageOrFeatures], **options: Any

@@ -135,3 +135,9 @@ def compute_checkpoint_digest(file: str) -> str:
     if os.path.basename(file) == WEIGHTS_FILE:
         return read_config(os.path.dirname(file) or os.curdir)["checkpoint_sha256"]
     return compute_sha256(file)
+
+
+def compute_digests(files: Sequence[str]) -> Union[str, list[str]]:
+    """Return the SHA-256 digest of a checkpoint or, for several, the list of their digests."""
+    digests = [compute_checkpoint_digest(file) for file in files]
+    return digests[0] if len(digests) == 1 else digests

@@ -30,6 +30,7 @@ from fairseq_mm.generation.config import GenerationConfig, typed_option
 from fairseq_mm.generation.running_batch import RunningBatch, can_join, watched
 from fairseq_mm.generation.task import tokens_never_generated
 from fairseq_mm.inference.checkpoint import LoadedModels
+from fairseq_mm.inference.checkpoint_files import compute_digests
 from fairseq_mm.inference.hypothesis import Hypothesis
 from fairseq_mm.inference.pickling import Picklable
 from fairseq_mm.inference.processor import Example, Processor, positive_option
@@ -39,6 +40,8 @@ from fairseq_mm.metrics.rewards import expected_utilities
 logger = logging.getLogger(__name__)
 # two streams of random numbers: a prompt and its story must not be sampled with equal numbers
 STREAMS = ("text", "prompt")
+# sampling of generated prompts, Fan et al. 2018, section 5.4
+PROMPT_OPTIONS: dict[str, Any] = {"topk": 10, "temperature": 1.0}
 # Joining a batch costs about as much as this number of steps: the inputs are encoded and make their
 # first step apart, and the state of all rows is copied. Inputs therefore wait until empty places
 # have cost as much.
@@ -209,7 +212,7 @@ class Generator(Picklable):
         inputs = _without_iterator(inputs)
         single = inputs is not None and self.processor.is_single(inputs)
         if inputs is None:
-            inputs = self._missing_inputs(1 if n is None else n, config, batch_size)
+            inputs = self.missing_inputs(1 if n is None else n, config, batch_size=batch_size)
         elif n is not None:
             raise UserError("`n` is the number of texts without inputs, but there are inputs.")
         inputs = [inputs] if single else _as_list("inputs", inputs, self.task.input_names[1])
@@ -250,9 +253,11 @@ class Generator(Picklable):
         """Call :meth:`generate` with ``sampling=True``, like ``sample`` of fairseq's hub models."""
         return self.generate(inputs, **{"sampling": True, **options})
 
-    def _missing_inputs(
-        self, n: int, config: GenerationConfig, batch_size: Optional[int]
+    def missing_inputs(
+        self, n: int, config: GenerationConfig, *, batch_size: Optional[int] = None
     ) -> list[Any]:
+        """Return ``n`` inputs where the user gives none: None for a language model, else prompts of
+        the prompt generator."""
         n = positive_option("n", n)
         if self.loaded.are_language_models:
             return [None] * n
@@ -268,6 +273,21 @@ class Generator(Picklable):
             batch_size=batch_size,
             max_words=getattr(self.processor, "max_source_words", None),
         )
+
+    def describe_run(self, config: GenerationConfig, reading: dict[str, Any]) -> dict[str, Any]:
+        """Return the fields of JSON records that say how a text was generated.
+
+        ``reading`` has the options for reading the inputs.
+        """
+        options = {name: value for name, value in config.to_dict().items() if value is not None}
+        options.update(self.processor.describe_reading(reading))
+        facts = {"checkpoint": compute_digests(self.files), "options": options}
+        if self.processor.extractor_identity is not None:
+            facts["extractor"] = self.processor.extractor_identity
+        if self.prompt_generator is not None:
+            facts["prompt_options"] = {**PROMPT_OPTIONS, "seed": config.seed}
+            facts["prompt_checkpoint"] = compute_digests(self.prompt_generator.files)
+        return facts
 
     def stream(
         self,
@@ -711,8 +731,8 @@ def generate_prompts(
     indices: Sequence[int],
     *,
     seed: int,
-    topk: int = 10,
-    temperature: float = 1.0,
+    topk: int = PROMPT_OPTIONS["topk"],
+    temperature: float = PROMPT_OPTIONS["temperature"],
     max_words: Optional[int] = None,
     batch_size: Optional[int] = None,
 ) -> list[Any]:

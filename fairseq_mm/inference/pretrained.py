@@ -24,6 +24,7 @@ def from_checkpoints(
     data: Optional[Path] = None,
     device: Optional[str] = None,
     kind: Optional[str] = None,
+    **structured: Any,
 ) -> Union[Generator, Embedder, StructuredCaptioner]:
     """Build a generator, an embedder or a structured captioner, depending on the checkpoints.
 
@@ -41,6 +42,7 @@ def from_checkpoints(
         device: ``cpu``, ``cuda``, ``cuda:1``; by default a GPU if there is one.
         kind: Kind that the result must have: ``generator``, ``embedder`` or ``captioner``; None for
             any kind.
+        **structured: Further arguments of :func:`.load_structured_captioner`.
     """
     first = checkpoints[0]
     has_structures = first.reads_structure and embedding is not None and data is not None
@@ -56,7 +58,12 @@ def from_checkpoints(
     if has_structures:
         _refuse("a captioning model", prompt_model=prompt_model)
         return load_structured_captioner(
-            checkpoints, embedding=embedding, data=data, weights=weights, device=device
+            checkpoints,
+            embedding=embedding,
+            data=data,
+            weights=weights,
+            device=device,
+            **structured,
         )
     for checkpoint in checkpoints:
         checkpoint.check_generates_alone()

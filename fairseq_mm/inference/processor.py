@@ -6,7 +6,7 @@ A task names its processor (``GeneratesText.processor``). Processors differ betw
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Generic, NamedTuple, Optional, TypeVar, Union
 
 import numpy as np
@@ -35,6 +35,9 @@ class Example:
             :attr:`.Hypothesis.source`.
         oov_tokens: Out-of-vocabulary words that ``<unk-0>``, ``<unk-1>``, ... in ``source`` stand
             for.
+        fields: Facts about the input for its JSON record, such as the number of frames.
+        remarks: Remarks for the user, such as a truncation; each with details or an empty text.
+        images: Images of the input for a page.
     """
 
     features: Optional[np.ndarray] = None
@@ -42,6 +45,9 @@ class Example:
     source: Optional[torch.Tensor] = None
     origin: Optional[Any] = None
     oov_tokens: Optional[list[str]] = None
+    fields: Mapping[str, Any] = field(default_factory=dict)
+    remarks: Mapping[str, str] = field(default_factory=dict)
+    images: Sequence[Any] = ()
 
 
 class Decoded(NamedTuple):
@@ -87,10 +93,18 @@ class Processor(Generic[Input]):
     Attributes:
         batch_sizes: Two default numbers of inputs per batch: on a CPU, and on other devices.
         reading_options: Type of each option of :meth:`examples`, by name.
+        num_read: Number of inputs that the commands read at a time from files, and from a feature
+            store.
+        has_headings: True if the commands print a heading above a text, False if they print the
+            text in the line of its id.
+        ranked_by: Name of the inputs that ``--best-by ranking`` compares, in JSON records.
     """
 
     batch_sizes = (32, 128)
     reading_options: Mapping[str, type] = {}
+    num_read = (100, 100)
+    has_headings = False
+    ranked_by = "prompt"
 
     def __init__(self, loaded: LoadedModels) -> None:
         self.loaded = loaded
@@ -128,13 +142,60 @@ class Processor(Generic[Input]):
         raise NotImplementedError
 
     def from_record(self, record: Mapping[str, Any], folder: str) -> Input:
-        """Return the raw input that a JSON object of ``fairseq-mm generate`` describes.
+        """Return the raw input that a record of ``fairseq-mm generate`` describes.
 
         Args:
-            record: JSON object without its ``id``.
+            record: JSON object.
             folder: Folder that paths in the object are relative to.
         """
         raise NotImplementedError
+
+    def list_files(self, paths: Sequence[str]) -> list[tuple[dict[str, Any], Optional[UserError]]]:
+        """Return a record for each input in the files and folders that a command line names.
+
+        A record of a path that cannot be read has only an ``id``, and comes with the error.
+        """
+        raise UserError(f"{paths[0]}: this model reads JSON lines (FILE.jsonl, or -).")
+
+    def get_stored_keys(self, record: dict[str, Any]) -> list[Optional[str]]:
+        """Return the keys in the feature store of a record's images or video.
+
+        None stands for a missing image.
+        """
+        return [record["id"]]
+
+    def from_features(
+        self, record: Mapping[str, Any], folder: str, features: list[Optional[np.ndarray]]
+    ) -> Input:
+        """Return the raw input of a record whose features [N, D] come from a feature store."""
+        return features[0]  # type: ignore[return-value]
+
+    def get_id(self, record: Mapping[str, Any], number: int) -> str:
+        """Return the id of the record with the index ``number`` if the record names none."""
+        return str(number)
+
+    def describe_reading(self, options: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the options of :meth:`examples` that JSON records name."""
+        return {}
+
+    def to_record(self, record: Mapping[str, Any], example: Example, best: Any) -> dict[str, Any]:
+        """Return the fields of an output record that only this task has.
+
+        Args:
+            record: Input record of ``example``.
+            best: Best hypothesis of ``example``.
+        """
+        return dict(example.fields)
+
+    def to_entry(self, hypothesis: Any) -> dict[str, Any]:
+        """Return the fields of one hypothesis in a JSON record."""
+        utility = hypothesis.utility
+        entry = {"hypothesis": hypothesis.text, "score": round(hypothesis.score, 4)}
+        return entry if utility is None else {**entry, "utility": round(utility, 4)}
+
+    def to_text(self, hypothesis: Any) -> str:
+        """Return a hypothesis as the commands print it."""
+        return hypothesis.text
 
     def describe_input(self, value: Any, position: int) -> str:
         """Return the name that error messages give to ``value``, the input at ``position``."""

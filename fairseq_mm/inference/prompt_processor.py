@@ -47,6 +47,9 @@ class PromptProcessor(Processor[Union[str, Prompt, None]]):
     """
 
     reading_options: Mapping[str, type] = {"truncate": bool}
+    # prompts are read quickly, and a long list keeps the batches full
+    num_read = (1000, 1000)
+    has_headings = True
 
     def __init__(self, loaded: LoadedModels) -> None:
         super().__init__(loaded)
@@ -75,13 +78,21 @@ class PromptProcessor(Processor[Union[str, Prompt, None]]):
             except UserError as error:
                 yield error
             else:
-                yield Example(source=torch.tensor(prompt.tokens), origin=prompt)
+                yield Example(
+                    source=torch.tensor(prompt.tokens),
+                    origin=prompt,
+                    fields=_describe(prompt),
+                    remarks=_remark(prompt),
+                )
 
     def from_record(self, record: Mapping[str, Any], folder: str) -> Optional[str]:
         return None if self.max_source_words is None else read_field(record, "prompt")
 
     def describe_input(self, value: Any, position: int) -> str:
         return f"prompt {position}"
+
+    def to_record(self, record: Mapping[str, Any], example: Example, best: Any) -> dict[str, Any]:
+        return {"tokens": best.line, "words": len(best.line.split()), **example.fields}
 
     def read_prompt(self, text: str, *, truncate: bool = False) -> Prompt:
         """Convert the text of a prompt to words and token indices.
@@ -147,6 +158,18 @@ class PromptProcessor(Processor[Union[str, Prompt, None]]):
         symbols = self.dictionary.symbols
         words = [symbols[token] for token in tokens.tolist()[:-1]]
         return Decoded(detokenize_story(words).strip(), " ".join(words))
+
+
+def _describe(prompt: Prompt) -> dict[str, Any]:
+    fields: dict[str, Any] = {"prompt": prompt.text, "prompt_tokens": " ".join(prompt.words)}
+    if prompt.score is not None:
+        return {**fields, "prompt_score": round(prompt.score, 4)}
+    return {**fields, "unknown_words": prompt.unknown, "prompt_words_cut": prompt.num_truncated}
+
+
+def _remark(prompt: Prompt) -> dict[str, str]:
+    words = " ".join(dict.fromkeys(prompt.unknown))
+    return {"words that are not in the vocabulary, read as <unk>": words} if words else {}
 
 
 def _shortened(text: str) -> str:

@@ -29,8 +29,8 @@ Decides what the paper does not say:
 import dataclasses
 import difflib
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, Optional
 
 import numpy as np
 import torch
@@ -42,6 +42,7 @@ from fairseq_mm.errors import UserError
 from fairseq_mm.extract.images import AnyImage
 from fairseq_mm.generation.config import GenerationConfig
 from fairseq_mm.inference.candidates import (
+    CandidateWeights,
     Draws,
     NearestSentence,
     StructuredSearch,
@@ -50,9 +51,12 @@ from fairseq_mm.inference.candidates import (
     find_conditions,
     score_candidates,
 )
+from fairseq_mm.inference.caption_processor import CaptionProcessor
 from fairseq_mm.inference.checkpoint import LoadedModels
+from fairseq_mm.inference.checkpoint_files import compute_digests
 from fairseq_mm.inference.embedder import Embedder
 from fairseq_mm.inference.pickling import Picklable
+from fairseq_mm.inference.processor import Example, Processor
 from fairseq_mm.inference.readers import list_of_several
 from fairseq_mm.retrieval.nearest_vectors import unit_vectors
 
@@ -70,6 +74,7 @@ class ScoredCaption(NamedTuple):
         condition: Kind of the vector that the caption was generated from, such as ``image`` for the
             image's own vector; see :func:`.find_conditions`.
         structure: Part-of-speech tags that the caption was generated from, separated by spaces.
+        nearest: Training sentence that is nearest to the image; None if it is not recorded here.
     """
 
     text: str
@@ -79,6 +84,32 @@ class ScoredCaption(NamedTuple):
     penalty: float
     condition: str
     structure: str
+    nearest: Optional[NearestSentence] = None
+
+
+class StructuredProcessor(CaptionProcessor):
+    """Processor that extracts features of images for :class:`StructuredCaptioner`."""
+
+    def __init__(self, loaded: LoadedModels, embedder: Embedder) -> None:
+        Processor.__init__(self, loaded)
+        self.reader = embedder
+        self.embedder = None
+
+    def to_entry(self, hypothesis: ScoredCaption) -> dict[str, Any]:
+        parts = ("score", "cosine", "log_prob", "penalty")
+        return {
+            "hypothesis": hypothesis.text,
+            **{part: round(getattr(hypothesis, part), 4) for part in parts},
+            "condition": hypothesis.condition,
+            "structure": hypothesis.structure,
+        }
+
+    def to_record(
+        self, record: Mapping[str, Any], example: Example, best: ScoredCaption
+    ) -> dict[str, Any]:
+        assert best.nearest is not None
+        nearest = {**best.nearest._asdict(), "cosine": round(best.nearest.cosine, 4)}
+        return {"nearest": nearest}
 
 
 class StructuredCaption(NamedTuple):
@@ -118,9 +149,11 @@ class StructuredCaptioner(Picklable):
         embedder.check_vectors(
             decoder.extractor, decoder.feature_dim, what=f"what {decoder.files[0]} was trained on"
         )
-        self.decoder = decoder
+        self.decoder = self.loaded = decoder
         self.task = decoder.task
         self.files = decoder.files
+        self.sources: dict[str, Any] = {}
+        self.processor = StructuredProcessor(decoder, embedder)
         self.embedder = embedder
         self.sentences = sentences
         self.structures = structures
@@ -163,27 +196,55 @@ class StructuredCaptioner(Picklable):
 
         Args:
             images: Paths, contents of files (bytes) or open images.
-            **options: Options of :class:`StructuredSearch`.
+            **options: Options of :meth:`config`.
 
         Returns:
             The best captions of each image, in the order of the images.
         """
         images = list_of_several(images, "images")
-        known = {item.name for item in dataclasses.fields(StructuredSearch)}
+        search = self.config(**options)
+        features = self.embedder.read_all_features(images) if images else []
+        return list(self.caption_features(features, search))
+
+    search_options = (
+        *("candidates", "conditions", "num_nearest", "pos_sampling", "shortest", "longest", "top"),
+        *("translation_weight", "language_weight", "language_score", "repeat_penalty"),
+    )
+
+    def config(self, **options: Any) -> StructuredSearch:
+        """Return the options of a search from fields of :class:`StructuredSearch` and of
+        :class:`.CandidateWeights`."""
+        fields = dataclasses.fields
+        known = {x.name for x in (*fields(StructuredSearch), *fields(CandidateWeights))}
         for name in options:
             if name not in known:
                 close = difflib.get_close_matches(name, known, n=1)
                 hint = f"; did you mean `{close[0]}`?" if close else "."
                 raise UserError(f"`{name}` is no option of captions by structure{hint}")
-        search = StructuredSearch(**options)
-        features = self.embedder.read_all_features(images) if images else []
-        return list(self.caption_features(features, search))
+        names = [x.name for x in fields(CandidateWeights) if x.name in options]
+        if names:
+            options["weights"] = CandidateWeights(**{name: options.pop(name) for name in names})
+        return StructuredSearch(**options)
 
     def stream(
-        self, features: Sequence[np.ndarray], search: StructuredSearch, **_: Any
-    ) -> Iterator[StructuredCaption]:
-        """Call :meth:`caption_features`; commands call ``stream`` also of a :class:`.Generator`."""
-        return self.caption_features(features, search)
+        self, examples: Sequence[Example], search: StructuredSearch, **_: Any
+    ) -> Iterator[list[ScoredCaption]]:
+        """Yield the captions of each example, as :meth:`.Generator.stream` does."""
+        features = [example.features for example in examples]
+        for result in self.caption_features(features, search):  # type: ignore[arg-type]
+            yield [caption._replace(nearest=result.nearest) for caption in result.captions]
+
+    def describe_run(self, search: StructuredSearch, reading: dict[str, Any]) -> dict[str, Any]:
+        """Return the fields of JSON records that say how captions were made."""
+        options = dataclasses.asdict(search)
+        options.update(options.pop("weights"))
+        return {
+            "extractor": self.embedder.identity,
+            "checkpoint": compute_digests(self.files),
+            "embedding": compute_digests(self.embedder.files),
+            **self.sources,
+            "options": options,
+        }
 
     def caption_features(
         self, features: Sequence[np.ndarray], search: StructuredSearch

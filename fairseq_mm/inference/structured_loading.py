@@ -15,6 +15,7 @@ from fairseq_mm.data.split_files import read_visual_ids
 from fairseq_mm.errors import UserError
 from fairseq_mm.inference.candidates import TrainingSentences
 from fairseq_mm.inference.checkpoint import Checkpoint, build_models
+from fairseq_mm.inference.checkpoint_files import compute_digests
 from fairseq_mm.inference.embedder import Embedder, load_embedder
 from fairseq_mm.inference.structured_captioner import StructuredCaptioner
 from fairseq_mm.ngrams.arpa import LanguageModel, load_language_model
@@ -83,7 +84,9 @@ def load_structured_captioner(
         what = f"{os.fspath(vectors)}: training sentence"
         vectors_of_lines = _read_vectors(os.fspath(vectors), len(lines), embedder)
     sentences = TrainingSentences(lines, ids, unit_vectors(vectors_of_lines, what))
-    return StructuredCaptioner(decoder, embedder, sentences, structures, model)
+    captioner = StructuredCaptioner(decoder, embedder, sentences, structures, model)
+    captioner.sources = {"language_model": compute_digests([str(language_model or text_path)])}
+    return captioner
 
 
 def _read_captions(path: str) -> list[str]:

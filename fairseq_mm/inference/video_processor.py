@@ -1,5 +1,6 @@
 """Turns videos with transcripts into examples of the task ``video_summarization``."""
 
+import logging
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -16,13 +17,16 @@ from fairseq_mm.data.transcript_text import (
     is_not_available,
 )
 from fairseq_mm.errors import UserError
-from fairseq_mm.extract.media_list import AnyMedia
+from fairseq_mm.extract.extractor import FirstClips
+from fairseq_mm.extract.media_list import VIDEOS, AnyMedia, MediaFile
 from fairseq_mm.generation.config import typed_option
-from fairseq_mm.inference.caption_processor import is_features
+from fairseq_mm.inference.caption_processor import is_features, list_media
 from fairseq_mm.inference.checkpoint import LoadedModels
 from fairseq_mm.inference.processor import Decoded, Example, Processor, read_field
 from fairseq_mm.inference.readers import VideoReader
 from fairseq_mm.prepare.jsonl import text_or_file
+
+logger = logging.getLogger(__name__)
 
 
 class Transcript(NamedTuple):
@@ -136,12 +140,16 @@ class VideoProcessor(Processor[AnyInput]):
         weights: Path of the video extractor's weights (state dict), see :class:`.MediaReader`.
     """
 
+    _has_warned = False
     batch_sizes = (8, 32)
     reading_options: Mapping[str, type] = {
         "tokenizer": str,
         "batch_size": int,
         "max_pixels": int,
+        "num_images": int,
     }
+    # one batch: features of videos are large
+    num_read = batch_sizes
 
     def __init__(self, loaded: LoadedModels, *, weights: Optional[str] = None) -> None:
         super().__init__(loaded)
@@ -152,17 +160,47 @@ class VideoProcessor(Processor[AnyInput]):
         is_one = isinstance(inputs, (str, bytes, os.PathLike, Mapping, np.ndarray))
         return is_one or hasattr(inputs, "read")
 
-    def from_record(self, record: Mapping[str, Any], folder: str) -> AnyInput:
-        names = ("video", "transcript", "transcript_file")
+    def from_record(self, record: Mapping[str, Any], folder: Optional[str]) -> AnyInput:
+        names = ("transcript", "transcript_file")
         known = {name: read_field(record, name) for name in names if record.get(name) is not None}
-        video: Video = {}
-        if "video" in known:
-            video["video"] = os.path.join(folder, known["video"])
-        if "transcript" in known and "transcript_file" in known:
+        if len(known) == 2:
             raise UserError("has both `transcript` and `transcript_file`; give one of them.")
-        if "transcript" in known or "transcript_file" in known:
-            video["transcript"] = text_or_file(known, "transcript", Path(folder))
+        video: Video = {}
+        if known:
+            # without a folder, the record is from a split, and its texts are no names of files
+            is_text = folder is None
+            text = known["transcript"] if is_text else text_or_file(known, *names[:1], Path(folder))
+            video["transcript"] = text
+        if record.get("video") is None:
+            return video
+        if not self.reader.reads_video:
+            self._warn_of_video()
+        elif isinstance(record["video"], MediaFile):
+            video["video"] = record["video"]
+        else:
+            video["video"] = os.path.join(folder or "", read_field(record, "video"))
         return video
+
+    def _warn_of_video(self) -> None:
+        if not self._has_warned:
+            logger.warning("%s reads no video: only transcripts are summarized", self.reader.name)
+        self._has_warned = True
+
+    def list_files(self, paths: Sequence[str]) -> list[tuple[dict[str, Any], Optional[UserError]]]:
+        return list_media(paths, VIDEOS)
+
+    def from_features(
+        self, record: Mapping[str, Any], folder: Optional[str], features: list[Any]
+    ) -> AnyInput:
+        video = self.from_record({**record, "video": None}, folder)
+        return {**video, "video": features[0]}  # type: ignore[dict-item,typeddict-item]
+
+    def get_id(self, record: Mapping[str, Any], number: int) -> str:
+        video = record.get("video")
+        return os.path.basename(video) if isinstance(video, str) else str(number)
+
+    def describe_reading(self, options: Mapping[str, Any]) -> dict[str, Any]:
+        return {"tokenizer": options.get("tokenizer") or self.encoder.tokenizer}
 
     def describe_input(self, value: AnyInput, position: int) -> str:
         video = value.get("video") if isinstance(value, Mapping) else value
@@ -175,7 +213,7 @@ class VideoProcessor(Processor[AnyInput]):
         """Yield the example of each video with transcript, or the error of an unreadable input.
 
         The keyword options are ``tokenizer``, as in :meth:`.TranscriptEncoder.encode`, and
-        ``batch_size`` and ``max_pixels``, as in :meth:`.VideoReader.read_video`.
+        ``batch_size``, ``max_pixels`` and ``num_images``, as in :meth:`.VideoReader.read_video`.
         """
         # the reader of videos does not know this option
         tokenizer = options.pop("tokenizer", None)
@@ -184,16 +222,36 @@ class VideoProcessor(Processor[AnyInput]):
                 video, transcript = self._split_input(value)
                 if not isinstance(transcript, Transcript):
                     transcript = self.encoder.encode(transcript, tokenizer=tokenizer)
-                features = None if video is None else self._read_features(video, options)
+                clips = None if video is None else self._read_clips(video, options)
             except UserError as error:
                 yield error
             else:
-                yield Example(
-                    features=features,
-                    source=transcript.tokens,
-                    origin=transcript,
-                    oov_tokens=transcript.oov_words,
-                )
+                yield self._build_example(transcript, clips)
+
+    def _build_example(self, transcript: Transcript, clips: Optional[FirstClips]) -> Example:
+        fields: dict[str, Any] = {
+            "transcript_tokens": transcript.num_tokens,
+            "transcript_tokens_cut": transcript.num_cut,
+        }
+        remarks = {}
+        if not transcript.is_available:
+            remarks[f'no transcript ("{NOT_AVAILABLE}" is read)'] = ""
+        if transcript.num_cut:
+            remark = f"transcript truncated to {self.encoder.limit} tokens"
+            remarks[remark] = f"of {transcript.num_tokens}"
+        if clips is not None:
+            fields.update(frames=len(clips.rows), frames_cut=clips.is_cut)
+            if clips.is_cut:
+                remarks[f"video truncated to {self.reader.max_frames} frames (clips)"] = ""
+        return Example(
+            features=None if clips is None else clips.rows,
+            source=transcript.tokens,
+            origin=transcript,
+            oov_tokens=transcript.oov_words,
+            fields=fields,
+            remarks=remarks,
+            images=() if clips is None else clips.images,
+        )
 
     def _split_input(self, value: AnyInput) -> tuple[Any, Union[str, Transcript, None]]:
         """Return video and transcript of an input; None for a missing video or transcript."""
@@ -219,16 +277,19 @@ class VideoProcessor(Processor[AnyInput]):
             raise UserError(f"{problem}.")
         return video, transcript
 
-    def _read_features(self, video: Any, options: Mapping[str, Any]) -> np.ndarray:
-        if not is_features(video):
-            video = self.reader.read_video(video, **options).rows
-        if video.ndim != 2 or video.shape[1] != self.reader.feature_dim or not len(video):
+    def _read_clips(self, video: Any, options: Mapping[str, Any]) -> FirstClips:
+        limit = self.reader.max_frames
+        if is_features(video):
+            clips = FirstClips(video, len(video) > limit, [])
+        else:
+            clips = self.reader.read_video(video, **options)
+        rows = clips.rows
+        if rows.ndim != 2 or rows.shape[1] != self.reader.feature_dim or not len(rows):
             raise UserError(
-                f"features must be [frames, {self.reader.feature_dim}], but are "
-                f"{list(video.shape)}."
+                f"features must be [frames, {self.reader.feature_dim}], but are {list(rows.shape)}."
             )
         # as in training; the models have no positions for more frames
-        return video[: self.reader.max_frames].astype(np.float32)
+        return clips._replace(rows=rows[:limit].astype(np.float32))
 
     def tokenize(self, text: str) -> str:
         return " ".join(self.task.subwords.encode(text))

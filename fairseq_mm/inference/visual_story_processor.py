@@ -9,7 +9,12 @@ import numpy as np
 import torch
 from PIL import Image
 
-from fairseq_mm.data.story_text import NUM_IMAGES, detokenize_story, split_sentences
+from fairseq_mm.data.story_text import (
+    NUM_IMAGES,
+    SEPARATOR,
+    detokenize_story,
+    split_sentences,
+)
 from fairseq_mm.errors import UserError
 from fairseq_mm.inference.caption_processor import ImageOrFeatures, get_known_image, is_features
 from fairseq_mm.inference.checkpoint import LoadedModels
@@ -34,6 +39,9 @@ class VisualStoryProcessor(Processor[ImageSequence]):
     """
 
     reading_options: Mapping[str, type] = {"batch_size": int, "max_pixels": int}
+    num_read = (16, 256)
+    has_headings = True
+    ranked_by = "images"
 
     def __init__(self, loaded: LoadedModels, *, weights: Optional[str] = None) -> None:
         super().__init__(loaded)
@@ -55,6 +63,36 @@ class VisualStoryProcessor(Processor[ImageSequence]):
             None if image in (None, NO_IMAGE) else os.path.join(folder, image) for image in images
         ]
 
+    def list_files(self, paths: Sequence[str]) -> list[tuple[dict[str, Any], Optional[UserError]]]:
+        check_sequence([None if path == NO_IMAGE else path for path in paths])
+        return [({"id": "\t".join(paths), "images": [*paths]}, None)]
+
+    def get_stored_keys(self, record: dict[str, Any]) -> list[Optional[str]]:
+        keys = [None if image == NO_IMAGE else image for image in record["images"]]
+        check_sequence(keys)
+        return keys
+
+    def from_features(
+        self, record: Mapping[str, Any], folder: str, features: list[Optional[np.ndarray]]
+    ) -> ImageSequence:
+        return features
+
+    def to_record(self, record: Mapping[str, Any], example: Example, best: Any) -> dict[str, Any]:
+        words = best.line.split()
+        return {
+            "item": best.index,
+            "images": [image or NO_IMAGE for image in record["images"]],
+            "sentences": best.sentences,
+            "words": len(words) - words.count(SEPARATOR),
+        }
+
+    def to_entry(self, hypothesis: Any) -> dict[str, Any]:
+        # with the separators of sentences, as scores need them
+        return {**super().to_entry(hypothesis), "hypothesis": hypothesis.line}
+
+    def to_text(self, hypothesis: Any) -> str:
+        return "\n".join(hypothesis.sentences)
+
     def describe_input(self, value: ImageSequence, position: int) -> str:
         return f"image sequence {position}"
 
@@ -66,14 +104,18 @@ class VisualStoryProcessor(Processor[ImageSequence]):
         The keyword options are ``batch_size`` and ``max_pixels``, as in
         :meth:`.ImageReader.read_features`.
         """
-        # all sequences at once, so that the extractor gets full batches
+        # all sequences at once, so that the extractor gets full batches; an image of several
+        # sequences is read once
         images = [image for sequence in inputs for image in _listed(sequence) if image is not None]
-        if all(map(is_features, images)):
-            rows_of_images: Iterator[Any] = iter(images)
-        else:
-            rows_of_images = self.reader.read_features(images, **options)
+        features_of = {_identify(image): image for image in images}
+        if not all(map(is_features, images)):
+            rows_of_images = self.reader.read_features([*features_of.values()], **options)
+            features_of = dict(zip(features_of, rows_of_images))
         for position, sequence in enumerate(inputs):
-            rows = [None if image is None else next(rows_of_images) for image in _listed(sequence)]
+            rows = [
+                None if image is None else features_of[_identify(image)]
+                for image in _listed(sequence)
+            ]
             errors = []
             for place, (image, features) in enumerate(zip(_listed(sequence), rows), start=1):
                 if isinstance(features, UserError):
@@ -126,6 +168,10 @@ class VisualStoryProcessor(Processor[ImageSequence]):
         line = self.dictionary.string(tokens)
         sentences = [detokenize_story(words.split()).strip() for words in split_sentences(line)]
         return Decoded(" ".join(sentences), line, sentences)
+
+
+def _identify(image: ImageOrFeatures) -> Any:
+    return image if isinstance(image, (str, os.PathLike)) else id(image)
 
 
 def _listed(sequence: ImageSequence) -> ImageSequence:
