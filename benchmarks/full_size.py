@@ -140,7 +140,7 @@ def vist_steps(run: Run) -> Iterator[Step]:
     for arch in ("glac", "transtory_xl"):
         recipe = "examples/visual_storytelling/1_train.sh"
         yield run.train(arch, f"{recipe} {data} {run.out}/{arch} {arch}")
-        tell = f"fairseq-mm tell --data {data} --split test --limit {run.items} --jsonl"
+        tell = f"fairseq-mm tell {data} --split test --limit {run.items} --jsonl"
         yield run.generate(arch, tell)
         yield run.score(arch, "vist")
     yield run.score_all("vist")
@@ -182,7 +182,7 @@ def how2_steps(run: Run) -> Iterator[Step]:
     )
     yield run.train(arch, train, "--batch-size 4 --update-freq 1")
     items = f"{run.out}/items.jsonl"
-    videos = f"head -n {run.items} {data}/test.transcripts.jsonl > {items}"
+    videos = f"head -n {run.items} {data}/test.jsonl > {items}"
     summarize = f"fairseq-mm summarize {items} --features {data}/features.h5 --jsonl"
     yield run.generate(arch, f"{videos} && {summarize}")
     yield run.score(arch, "how2")

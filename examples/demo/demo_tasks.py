@@ -132,7 +132,7 @@ class VisualStories(DemoTask):
         self._train("Train the story model", self.data, sizes.train, sizes, "cross_entropy")
         self._command(
             "Tell the test stories",
-            *("fairseq-mm tell --data", self.data, "--split test --checkpoint", self.checkpoints),
+            *("fairseq-mm tell", self.data, "--split test --checkpoint", self.checkpoints),
             *("--device cpu --output", self.folder / "generated.jsonl"),
         )
         names = collection.image_names(FRESH)

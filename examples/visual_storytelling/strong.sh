@@ -22,7 +22,7 @@ for ((seed = 1; seed <= seeds; seed++)); do
     models+=${models:+:}$out/seed$seed/checkpoint_best.pt
 done
 tell() {
-    fairseq-mm tell --data "$data" --split valid --checkpoint "$models" --sampling \
+    fairseq-mm tell "$data" --split valid --checkpoint "$models" --sampling \
         --temperature 0.5 --max-words-per-sentence 25 --repetition-penalty 5 --best-of 16 \
         --mbr cider --seed 1 --jsonl --output "$out/stories.jsonl"
 }

@@ -19,8 +19,8 @@ from typing import Any, Callable, Union
 
 from fairseq_mm.cli import arguments
 from fairseq_mm.cli.arguments import Rule
-from fairseq_mm.cli.generate import Item, Result, run_task
-from fairseq_mm.cli.records import counted
+from fairseq_mm.cli.generate import run_task
+from fairseq_mm.cli.records import Item, Result, counted
 from fairseq_mm.data.output_file import write_file
 from fairseq_mm.generation.defaults import CAPTIONS
 
@@ -78,11 +78,15 @@ def _open_nearest(folder: str) -> Callable[[str], dict[str, Union[str, float]]]:
     from fairseq_mm.metrics.cider import NearestCaption
 
     split = open_split(folder, "train")
-    lines, keys = split.tokens(), split.keys
-    index = NearestCaption([line.split() for line in lines], keys)
+    lines, keys = split.tokens(), split.items
+    index = NearestCaption(lines, keys)
 
     def find(text: str) -> dict[str, Union[str, float]]:
         place, similarity = index.nearest(text.split())
-        return {"caption": lines[place], "id": keys[place], "cider_d": round(similarity, 4)}
+        return {
+            "caption": " ".join(lines[place]),
+            "id": keys[place],
+            "cider_d": round(similarity, 4),
+        }
 
     return find

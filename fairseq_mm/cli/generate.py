@@ -31,11 +31,11 @@ import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Callable, NamedTuple, Optional, Union
+from typing import Any, Callable, Optional, Union
 
 from fairseq_mm.cli import arguments
 from fairseq_mm.cli.arguments import Rule, is_given, written
-from fairseq_mm.cli.records import counted, open_output, progress_bar
+from fairseq_mm.cli.records import PEOPLE, Item, Result, counted, open_output, progress_bar
 from fairseq_mm.cli.run_set_up import register_quietly
 from fairseq_mm.errors import EXIT_STATUS, UserError
 from fairseq_mm.generation.defaults import (
@@ -50,8 +50,6 @@ MAX_NAMED = 3
 PAGE_IMAGES = 6
 # number of image sequences from which --best-by ranking samples others
 _POOL = 256
-# name of the references in tables and records
-PEOPLE = "people"
 # arguments of from_checkpoints that a command may have
 _MODEL_OPTIONS = (
     *("weights", "embedding", "data", "device", "prompt_model", "vectors", "language_model"),
@@ -60,48 +58,6 @@ _RULES = (
     Rule("split", excludes=("weights",), because="its features come from a store"),
     Rule("features", excludes=("weights",), because="no file is read"),
 )
-
-
-class Item(NamedTuple):
-    """Input of a command that generates texts.
-
-    Attributes:
-        index: Index of the input; the random numbers of ``--sampling`` depend on it.
-        record: Fields of the input. The ``id`` is None for the index.
-        folder: Folder that paths in the record are relative to; None if its texts are no paths.
-        error: Reason why the input cannot be read, if it is already known; else None.
-        where: Name of the input in messages (default: its id; empty for no name).
-        value: Prompt that a language model has generated.
-        is_given: False if the user gave no input.
-    """
-
-    index: int
-    record: dict[str, Any]
-    folder: Optional[str] = ""
-    error: Optional[UserError] = None
-    where: Optional[str] = None
-    value: Any = None
-    is_given: bool = True
-
-    @property
-    def name(self) -> str:
-        return str(self.where if self.record["id"] is None else self.record["id"])
-
-
-class Result(NamedTuple):
-    """Texts of one input.
-
-    Attributes:
-        item: The input.
-        examples: Example of the input for each system.
-        hypotheses: Hypotheses of each system, best first.
-        fields: Further fields of each hypothesis in JSON records, for each system.
-    """
-
-    item: Item
-    examples: list[Any]
-    hypotheses: list[Any]
-    fields: list[list[dict[str, Any]]]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -262,7 +218,7 @@ def _open_store(args: argparse.Namespace, models: Sequence[Any]) -> Any:
 
 def _split_folder(args: argparse.Namespace) -> str:
     if len(args.inputs) != 1:
-        raise UserError(f"--split {args.split}: give its data folder, and no other input.")
+        raise UserError(f"--split {args.split}: give its data folder as the only input.")
     return args.inputs[0]
 
 
@@ -271,7 +227,7 @@ def _list_inputs(args: argparse.Namespace, processor: Any, store: Any) -> list[I
     are_records = args.inputs == ["-"] or any(x.endswith(".jsonl") for x in args.inputs)
     where = "" if processor.has_headings else None
     if args.split is not None:
-        items = _list_split(args)
+        items = _list_split(args, processor)
     elif are_records:
         items = list(itertools.chain(*(read_jsonl(path, processor) for path in args.inputs)))
     elif store is not None:
@@ -294,18 +250,20 @@ def _list_inputs(args: argparse.Namespace, processor: Any, store: Any) -> list[I
     return items
 
 
-def _list_split(args: argparse.Namespace) -> list[Item]:
+def _list_split(args: argparse.Namespace, processor: Any) -> list[Item]:
     """List each item of a split once, in the order of first occurrence, or the lines ``--line``."""
     from fairseq_mm.data.records import open_split
+    from fairseq_mm.data.story_text import detokenize_sentences
 
     folder = _split_folder(args)
     split = open_split(folder, args.split)
-    fields = {name: split.field(name) for name in ("prompt", "transcript", "sentences")}
+    fields = {name: split.field(name) for name in processor.record_fields}
     firsts = [number for number, is_first in enumerate(split.first) if is_first]
-    keys = split.keys or [None] * len(split.first)
-    people: dict[Any, list[Any]] = {}
-    for key, sentences in zip(keys, fields.pop("sentences")):
-        people.setdefault(key, []).append(sentences)
+    keys: list[Any] = list(split.keys or [None] * len(split))
+    people: dict[str, list[list[str]]] = {}
+    if getattr(args, "compare", None) or getattr(args, "html", None):
+        for key, words in zip(keys, split.iterate_tokens()):
+            people.setdefault(key, []).append(detokenize_sentences(" ".join(words)))
     chosen = getattr(args, "line", None) or ()
     for number in chosen:
         if not 0 <= number < len(keys):
@@ -316,7 +274,7 @@ def _list_split(args: argparse.Namespace) -> list[Item]:
         if keys[number] is not None:
             images = keys[number].split("\t")
             record["images"] = [None if image in split.missing else image for image in images]
-            record["references"] = people[keys[number]]
+            record["references"] = people.get(keys[number], [])
         where = f"{folder}, line {number} of {args.split}"
         items.append(Item(number, record, folder=None, where=where))
     return items
@@ -477,7 +435,9 @@ class _Run:
 
     def _report(self, item: Item, error: UserError) -> None:
         where = item.name if item.where is None else item.where
-        message = f"{where}: {error}" if where else str(error)
+        message = str(error)
+        if where and not message.startswith(f"{where}: "):
+            message = f"{where}: {error}"
         # without other inputs, the error ends the command
         if len(self.items) == self.copies:
             raise UserError(message)

@@ -12,8 +12,7 @@ from typing import Any, Optional
 
 from PIL import Image
 
-from fairseq_mm.cli.generate import PEOPLE, Result
-from fairseq_mm.cli.records import counted
+from fairseq_mm.cli.records import PEOPLE, Result, counted
 from fairseq_mm.errors import UserError
 from fairseq_mm.extract.data_uris import jpeg_uri
 from fairseq_mm.extract.media_list import MediaFile

@@ -84,6 +84,8 @@ GONE = {
         ("caption --max-pixels", "summarize --max-pixels"),
         "`fairseq-mm extract --max-pixels`, then --features",
     ),
+    "summarize --ids": 'an "id" in each line of FILE.jsonl',
+    "tell --ids": "the ids as inputs: `tell ID ID ID ID ID --features STORE`",
     "tell --first-id": "another --seed",
     "tell --prompt-temperature": "the default, 1, as published",
     "tell --prompt-topk": "the default, 10, as published",

@@ -5,8 +5,7 @@ import json
 import sys
 from collections.abc import Sequence
 
-from fairseq_mm.cli.generate import Item
-from fairseq_mm.cli.records import counted, open_output
+from fairseq_mm.cli.records import Item, counted, open_output
 from fairseq_mm.cli.run_set_up import register_quietly
 from fairseq_mm.data.input_files import read_lines
 from fairseq_mm.data.story_text import check_encodable

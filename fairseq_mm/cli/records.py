@@ -1,11 +1,57 @@
-"""Output files, progress bars and numbers of subcommands."""
+"""Inputs and results of subcommands that generate texts, output files and progress bars."""
 
 import contextlib
 import sys
 from collections.abc import Iterator, Sequence
-from typing import Any, Optional, TextIO
+from typing import Any, NamedTuple, Optional, TextIO
 
 from fairseq_mm.data.output_file import output_file
+from fairseq_mm.errors import UserError
+
+# name of the references in tables and records
+PEOPLE = "people"
+
+
+class Item(NamedTuple):
+    """Input of a command that generates texts.
+
+    Attributes:
+        index: Index of the input; the random numbers of ``--sampling`` depend on it.
+        record: Fields of the input. The ``id`` is None for the index.
+        folder: Folder that paths in the record are relative to; None if its texts are no paths.
+        error: Reason why the input cannot be read, if it is already known; else None.
+        where: Name of the input in messages (default: its id; empty for no name).
+        value: Prompt that a language model has generated.
+        is_given: False if the user gave no input.
+    """
+
+    index: int
+    record: dict[str, Any]
+    folder: Optional[str] = ""
+    error: Optional[UserError] = None
+    where: Optional[str] = None
+    value: Any = None
+    is_given: bool = True
+
+    @property
+    def name(self) -> str:
+        return str(self.where if self.record["id"] is None else self.record["id"])
+
+
+class Result(NamedTuple):
+    """Texts of one input.
+
+    Attributes:
+        item: The input.
+        examples: Example of the input for each system.
+        hypotheses: Hypotheses of each system, best first.
+        fields: Further fields of each hypothesis in JSON records, for each system.
+    """
+
+    item: Item
+    examples: list[Any]
+    hypotheses: list[Any]
+    fields: list[list[dict[str, Any]]]
 
 
 @contextlib.contextmanager

@@ -21,7 +21,8 @@ import argparse
 
 from fairseq_mm.cli import arguments
 from fairseq_mm.cli.arguments import Rule
-from fairseq_mm.cli.generate import Item, run_task
+from fairseq_mm.cli.generate import run_task
+from fairseq_mm.cli.records import Item
 from fairseq_mm.data.transcript_text import TOKENIZERS
 from fairseq_mm.errors import UserError
 from fairseq_mm.generation.defaults import SUMMARIES

@@ -81,6 +81,11 @@ def split_sentences(line: str) -> list[str]:
     return [" ".join(words) for words in sentences]
 
 
+def detokenize_sentences(line: str) -> list[str]:
+    """Return the readable sentences of the line of a visual story."""
+    return [detokenize_story(words.split()).strip() for words in split_sentences(line)]
+
+
 def tokenize_story_text(text: str) -> list[str]:
     """Split text into words in the way of WritingPrompts; line breaks become ``<newline>``."""
     text = f" {NEWLINE} ".join(line.strip() for line in text.strip().splitlines())

@@ -52,8 +52,7 @@ def list_media(
         try:
             files = list_images([path], ids="path", kind=kind)
         except UserError as error:
-            # the commands print the id before the message
-            records.append(({"id": path}, UserError(str(error).removeprefix(f"{path}: "))))
+            records.append(({"id": path}, error))
         else:
             records += [({"id": file.name, kind.field: file}, None) for file in files]
     return records

@@ -93,6 +93,7 @@ class Processor(Generic[Input]):
     Attributes:
         batch_sizes: Two default numbers of inputs per batch: on a CPU, and on other devices.
         reading_options: Type of each option of :meth:`examples`, by name.
+        record_fields: Fields of a split's records that the models read.
         num_read: Number of inputs that the commands read at a time from files, and from a feature
             store.
         has_headings: True if the commands print a heading above a text, False if they print the
@@ -102,6 +103,7 @@ class Processor(Generic[Input]):
 
     batch_sizes = (32, 128)
     reading_options: Mapping[str, type] = {}
+    record_fields: tuple[str, ...] = ()
     num_read = (100, 100)
     has_headings = False
     ranked_by = "prompt"

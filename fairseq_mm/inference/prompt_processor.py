@@ -47,6 +47,7 @@ class PromptProcessor(Processor[Union[str, Prompt, None]]):
     """
 
     reading_options: Mapping[str, type] = {"truncate": bool}
+    record_fields = ("prompt",)
     # prompts are read quickly, and a long list keeps the batches full
     num_read = (1000, 1000)
     has_headings = True

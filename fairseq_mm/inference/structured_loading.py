@@ -9,9 +9,7 @@ from typing import Optional, Union
 import numpy as np
 
 from fairseq_mm.data.feature_store import FeatureStore
-from fairseq_mm.data.input_files import check_line_counts, read_lines
-from fairseq_mm.data.pos_sequences import check_alignment, read_tags
-from fairseq_mm.data.split_files import read_visual_ids
+from fairseq_mm.data.records import open_split
 from fairseq_mm.errors import UserError
 from fairseq_mm.inference.candidates import TrainingSentences
 from fairseq_mm.inference.checkpoint import Checkpoint, build_models
@@ -20,7 +18,6 @@ from fairseq_mm.inference.embedder import Embedder, load_embedder
 from fairseq_mm.inference.structured_captioner import StructuredCaptioner
 from fairseq_mm.ngrams.arpa import LanguageModel, load_language_model
 from fairseq_mm.ngrams.kneser_ney import estimate_kneser_ney
-from fairseq_mm.ngrams.ngram_model import END, START
 from fairseq_mm.retrieval.nearest_vectors import unit_vectors
 
 logger = logging.getLogger(__name__)
@@ -37,9 +34,6 @@ def load_structured_captioner(
     device: Optional[str] = None,
 ) -> StructuredCaptioner:
     """Load a captioner with one ``sc_nlm`` model, or an ensemble of several.
-
-    The files ``text/train.txt``, ``train.tags`` and, if it exists, ``train.visual_ids`` of the data
-    folder are read.
 
     Args:
         checkpoints: Checkpoints of ``sc_nlm``; several are an ensemble.
@@ -61,18 +55,14 @@ def load_structured_captioner(
             )
     decoder = build_models(checkpoints, device)
     embedder = load_embedder(embedding, weights=weights, device=device)
-    text_path = os.path.join(data, "text", "train.txt")
-    lines = _read_captions(text_path)
-    ids_path, tags_path = (os.path.join(data, f"train.{name}") for name in ("visual_ids", "tags"))
-    tags = read_tags(tags_path)
-    ids: list[Optional[str]] = [None] * len(lines)
-    if os.path.exists(ids_path):
-        ids = [*read_visual_ids(ids_path)]
-    check_line_counts({text_path: len(lines), ids_path: len(ids), tags_path: len(tags)})
-    words, tagged = [line.split() for line in lines], [line.split() for line in tags]
-    lengths = [np.array([len(line) for line in part]) for part in (tagged, words)]
-    check_alignment(tags_path, lengths[0], text_path, lengths[1])
-    structures = Counter(" ".join(line) for line in tagged)
+    split = open_split(data, "train")
+    words, tags = split.tokens(), split.field("tags")
+    for line, (caption, tagged) in enumerate(zip(words, tags)):
+        if tagged is None or len(tagged.split()) != len(caption):
+            raise UserError(f"{split.path}: caption {line} must have a tag for each of its words.")
+    structures = Counter(" ".join(line.split()) for line in tags)
+    lines = [" ".join(line) for line in words]
+    ids: list[Optional[str]] = [*split.keys] if split.keys else [None] * len(lines)
     model: LanguageModel
     if language_model is None:
         model = estimate_kneser_ney(words)
@@ -85,18 +75,10 @@ def load_structured_captioner(
         vectors_of_lines = _read_vectors(os.fspath(vectors), len(lines), embedder)
     sentences = TrainingSentences(lines, ids, unit_vectors(vectors_of_lines, what))
     captioner = StructuredCaptioner(decoder, embedder, sentences, structures, model)
+    text_path = os.path.join(data, "text", "train.txt")
+    text_path = text_path if os.path.exists(text_path) else split.path
     captioner.sources = {"language_model": compute_digests([str(language_model or text_path)])}
     return captioner
-
-
-def _read_captions(path: str) -> list[str]:
-    lines = []
-    for number, line in read_lines(path, what="is it in a folder made by `prepare`?"):
-        words = line.split()
-        if not words or START in words or END in words:
-            raise UserError(f"{path}:{number}: must be words without {START} and {END}.")
-        lines.append(line)
-    return lines
 
 
 def _embed(lines: Sequence[str], embedder: Embedder) -> np.ndarray:

@@ -148,6 +148,7 @@ class VideoProcessor(Processor[AnyInput]):
         "max_pixels": int,
         "num_images": int,
     }
+    record_fields = ("transcript",)
     # one batch: features of videos are large
     num_read = batch_sizes
 

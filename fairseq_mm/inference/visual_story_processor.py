@@ -9,12 +9,7 @@ import numpy as np
 import torch
 from PIL import Image
 
-from fairseq_mm.data.story_text import (
-    NUM_IMAGES,
-    SEPARATOR,
-    detokenize_story,
-    split_sentences,
-)
+from fairseq_mm.data.story_text import NUM_IMAGES, SEPARATOR, detokenize_sentences
 from fairseq_mm.errors import UserError
 from fairseq_mm.inference.caption_processor import ImageOrFeatures, get_known_image, is_features
 from fairseq_mm.inference.checkpoint import LoadedModels
@@ -166,7 +161,7 @@ class VisualStoryProcessor(Processor[ImageSequence]):
 
     def decode(self, tokens: torch.Tensor, example: Example) -> Decoded:
         line = self.dictionary.string(tokens)
-        sentences = [detokenize_story(words.split()).strip() for words in split_sentences(line)]
+        sentences = detokenize_sentences(line)
         return Decoded(" ".join(sentences), line, sentences)
 
 

@@ -248,20 +248,6 @@ def test_the_nearest_training_caption_stands_beside(caption, images, tmp_path):
     assert 0 < entry["nearest"]["cider_d"] <= 10
 
 
-def test_a_folder_without_training_text_is_refused(caption, images, tmp_path):
-    status, lines, errors = caption(images[0], "--nearest", tmp_path / "nowhere")
-    assert (status, lines) == (2, [])
-    assert "train.txt: cannot be read (No such file or directory); is it in a folder" in errors
-    write_training_text(tmp_path / "data", ["a dog", "a cat"])
-    (tmp_path / "data" / "train.visual_ids").write_text("p0.jpg\n")
-    status, _, errors = caption(images[0], "--nearest", tmp_path / "data")
-    assert status == 2
-    assert "train.txt has 2 lines, but" in errors
-    shutil.rmtree(tmp_path / "data")
-    write_training_text(tmp_path / "data", [])
-    assert "must have training captions" in caption(images[0], "--nearest", tmp_path / "data")[2]
-
-
 def test_the_output_file_appears_when_it_is_whole(caption, images, tmp_path, monkeypatch):
     output = tmp_path / "captions.tsv"
     expected = caption(*images)[1]
@@ -295,7 +281,7 @@ def test_many_images_show_progress_on_a_terminal_only(caption, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([], "no images: give files or folders, or a feature store"),
+        ([], "--checkpoint: needs the inputs or --features beside it: it captions images."),
         (["p.jpg", "--nbest", "0"], "`nbest` must be 1 or more, but is 0"),
         (["p.jpg", "--nbest", "4", "--beam", "2"], "`nbest` must be at most `beam` (2)"),
         (["p.jpg", "--batch-size", "0"], "--batch-size must be 1 or more, but is 0"),
@@ -417,14 +403,13 @@ def test_a_split_is_captioned_from_the_stores_that_its_folder_lists(caption, tra
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--split", "valid"], "--split valid: needs the data folder it is of, and nothing else"),
-        (["{data}", "p.jpg", "--split", "valid"], "but 2 paths are given"),
+        (["{data}", "p.jpg", "--split", "valid"], "--split valid: give its data folder as the"),
         (["{data}", "--split", "test"], ": has no split 'test', but train, valid."),
         (
             ["{data}", "--split", "valid", "--weights", "w.pt"],
             "--split and --weights: leave one",
         ),
-        (["{stories}", "--split", "valid"], "valid.visual_ids:1: must have the key of one image"),
+        (["{stories}", "--split", "valid"], "no features for 'a\\tb\\tc\\td\\te'"),
     ],
 )
 def test_a_split_that_cannot_be_captioned(caption, trained, tmp_path, arguments, message):

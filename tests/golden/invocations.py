@@ -257,7 +257,7 @@ def told_of_images(template: str) -> Callable[[Case], Records]:
     return command(f"tell --checkpoint {{model}} {OUT} {template}", jsonl(VISUAL_STORY_FIELDS))
 
 
-SPLIT = "--data {data} --split valid --max-words-per-sentence 8"
+SPLIT = "{data} --split valid --max-words-per-sentence 8"
 ALBUM = " ".join(f"{{images}}/valid1_{i}.jpg" for i in range(5))
 
 
@@ -278,7 +278,7 @@ def summarized(template: str) -> Callable[[Case], Records]:
 
 def _transcripts(case: Case) -> str:
     reads_video = case.system.name not in READS_NO_VIDEO
-    return "{data}/valid.transcripts.jsonl" + (" --features {features}" if reads_video else "")
+    return "{data} --split valid" + (" --features {features}" if reads_video else "")
 
 
 def summarized_split(template: str) -> Callable[[Case], Records]:
@@ -871,7 +871,7 @@ INVOCATIONS = (
         "tell ids",
         of_kind(VISUAL_STORY),
         told_of_images(
-            "--features {features} --max-words-per-sentence 8 --ids "
+            "--features {features} --max-words-per-sentence 8 "
             + " ".join(f"valid2_{i}" for i in range(5))
         ),
     ),
@@ -886,7 +886,7 @@ INVOCATIONS = (
         "tell systems",
         named("glac"),
         command(
-            f"tell --compare G={{model}} XL={{root}}/stories/transtory_xl {SPLIT} --limit 2 {OUT}",
+            f"tell {SPLIT} --compare G={{model}} XL={{root}}/stories/transtory_xl --limit 2 {OUT}",
             jsonl(VISUAL_STORY_FIELDS),
         ),
     ),

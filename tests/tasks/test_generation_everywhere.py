@@ -132,7 +132,7 @@ def visual_stories(tmp_path_factory):
         data=data,
         path=path,
         options={"max_words_per_sentence": 5},
-        command=("tell", "--data", data, "--split", "valid"),
+        command=("tell", data, "--split", "valid"),
     )
 
 
@@ -167,13 +167,12 @@ def summaries(tmp_path_factory):
     data = make_videos_folder(folder / "data", indexed_oov=2)
     pad_dictionary(data / "dict.tran.txt", data / "dict.desc.txt")
     path = write_video_summarizer(folder / "model.pt", "mffg_rnn_tiny", data)
-    transcripts = data / "valid.transcripts.jsonl"
     return Namespace(
         task="video_summarization",
         data=data,
         path=path,
         options={},
-        command=("summarize", transcripts, "--features", data / "features.h5"),
+        command=("summarize", data, "--split", "valid"),
     )
 
 
