@@ -13,8 +13,12 @@ from fairseq_mm.analysis import rounded
 from fairseq_mm.analysis.video_inspection import GateScores, VideoInspection
 from fairseq_mm.cli.inspect_output import Inspection, Part
 from fairseq_mm.cli.records import progress_bar
-from fairseq_mm.cli.score_alignment import check_generated_for
-from fairseq_mm.cli.score_inputs import oov_words_by_video, read_sources, restored
+from fairseq_mm.cli.score_inputs import (
+    check_generated_for,
+    oov_words_by_video,
+    read_sources,
+    restored,
+)
 from fairseq_mm.data.split_files import read_references
 from fairseq_mm.data.transcript_text import is_not_available
 from fairseq_mm.errors import UserError

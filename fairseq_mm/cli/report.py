@@ -148,7 +148,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     from fairseq_mm.cli.score_inputs import find_split, read_score_references
-    from fairseq_mm.cli.score_metrics import split_metrics
+    from fairseq_mm.cli.score import split_metrics
     from fairseq_mm.report.html_page import render_page, write_page
     from fairseq_mm.report.item_gallery import gallery_section
 
@@ -192,7 +192,7 @@ def run(args: argparse.Namespace) -> None:
 
 def read_systems(args: argparse.Namespace, references: "References") -> list[System]:
     """Read the files of ``--hypotheses``; problems of the texts are printed on stderr."""
-    from fairseq_mm.cli import score_output
+    from fairseq_mm.cli.score import print_problems
     from fairseq_mm.cli.score_inputs import join_texts
 
     paths = args.hypotheses
@@ -207,7 +207,7 @@ def read_systems(args: argparse.Namespace, references: "References") -> list[Sys
     systems: list[System] = []
     for name, path in zip(names, paths):
         joined = join_texts(path, references)
-        score_output.print_problems(path, joined.problems())
+        print_problems(path, joined.problems())
         systems.append(System(name, path, joined.texts, {}))
         odd = [key for key in joined.texts if key not in systems[0].texts]
         odd += [key for key in systems[0].texts if key not in joined.texts]
@@ -226,37 +226,25 @@ def compute_scores(
 
     The scores of single items are added to ``System.scores``.
     """
-    from fairseq_mm.cli import score_output
-    from fairseq_mm.cli.score_metrics import load_tokenizer, split_metrics
-    from fairseq_mm.cli.score_visual_stories import without_separators
+    from fairseq_mm.cli.score import compare, score_systems, split_metrics
     from fairseq_mm.data.elapsed_time import elapsed_time
     from fairseq_mm.metrics.result_card import allows_unk
-    from fairseq_mm.metrics.score_rows import TokenizedItems
-    from fairseq_mm.metrics.text_scores import score_texts
 
     metrics, figures = split_metrics(args.metrics, METRICS)
-    tokenize = load_tokenizer(args.tokenizer)
     ids = list(systems[0].texts)
-    originals = [[without_separators(text) for text in references.texts[key]] for key in ids]
-    tables = []
     with elapsed_time("scores") as show:
-        written = [[tokenize(text) for text in texts] for texts in originals]
-        for system in systems:
-            show(system.name)
-            texts = [without_separators(system.texts[key]) for key in ids]
-            items = TokenizedItems(
-                hypotheses=list(map(tokenize, texts)),
-                references=written,
-                tokenization=args.tokenizer,
-                texts=texts,
-                reference_texts=originals,
-                allows_unk=allows_unk(system.path),
-            )
-            tables.append([row for row in score_texts(items, metrics) if row.name in figures])
+        scored = score_systems(
+            [[system.texts[key] for key in ids] for system in systems],
+            [references.texts[key] for key in ids],
+            metrics,
+            args.tokenizer,
+            unk=[allows_unk(system.path) for system in systems],
+            show=show,
+        )
+        tables = [[row for row in rows if row.name in figures] for _, rows in scored]
         sampling = {"samples": args.bootstrap, "seed": args.seed}
         compared = [
-            {x["metric"]: x for x in score_output.compare(table, tables[0], **sampling)}
-            for table in tables[1:]
+            {x["metric"]: x for x in compare(table, tables[0], **sampling)} for table in tables[1:]
         ]
     lines = []
     for rows in zip(*tables):
@@ -356,7 +344,7 @@ def _make_items(
     """Return the items of the page, and the ids of images that the folders do not have."""
     from tqdm.auto import tqdm
 
-    from fairseq_mm.cli.score_visual_stories import without_separators
+    from fairseq_mm.cli.score_inputs import without_separators
     from fairseq_mm.report.item_gallery import Item, ItemText
     from fairseq_mm.report.thumbnails import Thumbnails
 

@@ -1,268 +1,268 @@
-"""Scores generated text against references.
+"""Scores generated texts against references.
 
-  fairseq-mm score generate-valid.txt --data data-bin/flickr8k --split valid
-  fairseq-mm score generate-valid.txt --data data-bin/flickr8k --preset m_rnn \\
-      --reference-scores scored-valid.txt
-  fairseq-mm score captions.jsonl --references valid.references.jsonl \\
-      --metrics bleu,cider
-  fairseq-mm score results.json --references captions_val2014.json \\
-      --json scores.json
-  fairseq-mm score a.txt --data data-bin/flickr8k --compare b.txt
+  fairseq-mm score captions.jsonl --data data-bin/flickr8k --split valid
+  fairseq-mm score results.json --references captions_val2014.json
+  fairseq-mm score a.txt --data data-bin/flickr8k --compare b.txt --json s.json
   fairseq-mm score --constant --data data-bin/flickr8k
-  fairseq-mm score captions.jsonl --metrics clipscore --images photos \\
-      --clip-model clip-vit-base-patch32
-  fairseq-mm score stories.jsonl --data data-bin/wp --preset wp \\
-      --per-item copied.jsonl
-  fairseq-mm score vg.jsonl --data data-bin/how2 --preset how2 \\
-      --text-only bart.items.jsonl --baseline 62.3,46.1,58.2
-  fairseq-mm score --system 68.0,51.4,63.3 --text-only 64.0,46.4,58.9 \\
-      --baseline 62.3,46.1,58.2
+  fairseq-mm score --system A --text-only B --baseline 62.3,46.1,58.2
 
-HYPOTHESES is the output of fairseq-generate for --split of --data, a JSONL file
-of {"id", "hypothesis"} or {"id", "caption"}, a COCO results file, or a plain text
-file, whose lines are id, tab and text (like the output of fairseq-mm caption), or
-whose line i is the text for item i of the references. References are
-DATA/SPLIT.references.jsonl, another such file, a COCO annotation file (.json), or
-a plain text file with one reference a line, whose items are numbered from 0. In a
-folder of fairseq-preprocess, the binarised targets are the references. Missing,
-repeated and unknown ids are reported on stderr, the other items are scored, and
-each score says how many of all items were scored. A file that contains the output
-of several runs is not scored.
-
-Presets: `coco` is coco-caption's protocol (PTB tokens in lower case without
-punctuation). `m_rnn` is the protocol of Mao et al. 2015: text is split and
-lower-cased as in their code, with punctuation, BLEU follows section 9.3, and
-perplexity, end token included, is computed from --reference-scores, which is the
-output of the following command over all captions, not one per item:
-
-    fairseq-generate DATA --task multimodal_captioning --score-reference \\
-        --all-lines ...
-
-`how2` scores summaries of videos as Yu et al. 2021 (Tables 1 and 2): words are
-separated by spaces; ROUGE-1, -2 and -L are means of F1 with beta 1 (in the preset
-coco, rouge_l has beta 1.2); BLEU, METEOR and CIDEr-D are computed as in the
-preset coco; Content F1 is computed from the alignment of METEOR without
-normalisation of the text. If there is DATA/SPLIT.transcripts.jsonl, novel1 to
-novel4 are the shares of n-grams that the transcript lacks, for summaries and
-references. DATA/SPLIT.unknowns.jsonl has the words that replace indexed OOV
-tokens (<unk-0>).
-
---text-only and --baseline compute the share of a gain that comes from the video:
-the mean over ROUGE-1, -2 and -L of (system - text-only) / (system - baseline).
-The last example has the scores of Yu et al. 2021, whose share is 83.6 %. If
-systems are given as files of --per-item, scores are averaged over the items that
-all these files have. If the system and its text-only backbone have scores by item,
-the share has a 95 % confidence interval; for a baseline that is given by three
-numbers, the interval does not count the baseline's own uncertainty.
-
-`wp` (Fan et al. 2018) measures stories without references: how varied they are,
-and copied_words, the mean length of the longest contiguous run of words that a
-story shares with a story of DATA/text/train.wp_target ("longest common
-subsequence" in section 7.1).
-
-`vist` scores stories of five images with <sent> between their sentences.
-meteor_vist is the challenge's protocol (EvalVIST: METEOR 1.5 with the task hter,
-the whole story as one segment without normalisation, the best of its references,
-mean over image sequences). meteor_vist_rank uses METEOR's default task, whose
-scores are about half as large: never compare the two. The other scores are the
-metrics of coco-caption over whole stories, and the shares of words, trigrams and
-sentences that repeat earlier sentences of the story (repeated_*). The output says
-how many image sequences of the split were scored, and how many images have
-features.
-
-clipscore, refclipscore and bertscore need a trained model (--clip-model,
---bert-model). clipscore needs no references: without --data and
---references, captions are scored by the ids in their file.
+HYPOTHESES is the output of fairseq-generate, JSON lines with "id" and "hypothesis",
+COCO results, or plain text. Presets: coco (coco-caption), m_rnn (Mao et al. 2015),
+how2 (Yu et al. 2021), wp (Fan et al. 2018, without references), vist (VIST challenge).
+Protocols, metrics and signatures: docs/metrics.md.
 """
 
 import argparse
+import difflib
 import json
+import os
 import shlex
 import sys
-from typing import Any, Callable, Optional
+import textwrap
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Callable, NamedTuple, Optional
 
-from fairseq_mm.cli import arguments, score_gain, score_inputs, score_models, score_output
-from fairseq_mm.cli import score_visual_stories as visual
-from fairseq_mm.cli.arguments import NUMBER, Rows, flag
-from fairseq_mm.cli.records import counted
-from fairseq_mm.cli.score_alignment import check_scores_for
-from fairseq_mm.cli.score_constant import MOST_FREQUENT, constant_texts
-from fairseq_mm.cli.score_inputs import existing_file
-from fairseq_mm.cli.score_metrics import (
-    NAMES,
-    PRESETS,
-    TOKENIZERS,
-    load_tokenizer,
-    select_metrics,
-    split_metrics,
-)
+from fairseq_mm.cli import arguments, score_gain, score_inputs, score_models
+from fairseq_mm.cli.arguments import Rows, Rule, flag
+from fairseq_mm.cli.records import counted, list_first
+from fairseq_mm.cli.score_inputs import JoinedTexts, References, existing_file, without_separators
 from fairseq_mm.data.elapsed_time import elapsed_time
 from fairseq_mm.data.input_files import read_lines
 from fairseq_mm.data.output_file import write_file
-from fairseq_mm.data.split_text import read_story_words, story_text_path
+from fairseq_mm.data.split_files import read_missing_images
+from fairseq_mm.data.split_text import read_albums, read_story_words, story_text_path
+from fairseq_mm.data.story_text import SEPARATOR, split_sentences
 from fairseq_mm.errors import UserError
 from fairseq_mm.generation.defaults import SEED
+from fairseq_mm.metrics.bootstrap import interval, p_value, resampled
 from fairseq_mm.metrics.coco_results import coco_results
+from fairseq_mm.metrics.copying import CopiedRun, CopiedRuns
 from fairseq_mm.metrics.meteor import TASKS
 from fairseq_mm.metrics.perplexity import perplexity_rows, read_log_probabilities
-from fairseq_mm.metrics.result_card import allows_unk, result_card
-from fairseq_mm.metrics.score_rows import FIRST_WORDS, Row, TokenizedItems
-from fairseq_mm.metrics.text_scores import score_texts
+from fairseq_mm.metrics.result_card import allows_unk, decoding_settings, result_card
+from fairseq_mm.metrics.score_rows import FIRST_WORDS, Row, TokenizedItems, format_figure
+from fairseq_mm.metrics.text_scores import METRICS as TEXT_METRICS
+from fairseq_mm.metrics.text_scores import Metric, names_of_figures, score_texts
 
-INPUTS = (
-    *("hypotheses", "compare", "references", "reference_scores", "training_text"),
-    *("text_only", "baseline"),
-)
-OUTPUTS = ("json", "per_item", "submission")
+_MODEL_OPTIONS = ("images", "clip_model", "bert_model")
+METRICS = {
+    **TEXT_METRICS,
+    **score_models.METRICS,
+    # of the lines of a split, not of items
+    "perplexity": Metric(None, ("perplexity", "perplexity_sentence"), ("reference_scores",)),
+}
+# option -> metrics that read it
+_READ_BY = {
+    "first_words": ("first_distinct",),
+    "bert_layer": ("bertscore",),
+    "device": tuple(score_models.METRICS),
+    **{
+        option: tuple(name for name, metric in METRICS.items() if option in metric.needs)
+        for option in _MODEL_OPTIONS
+    },
+}
+COMPARE_SAMPLES = 1000
+# more resamples take hours, and give no more digits of the interval than 10,000 resamples
+_MAX_SAMPLES = 1_000_000
+_NAMED = 5  # ids in a message
+_WIDTH = 80
+_LEAST_NOTE = 24  # columns of a note, also in a wide table
+# number of sequences -> name of the official test part; figures over one part say nothing about
+# figures over the other
+OFFICIAL_TEST_PARTS = {
+    1938: "the official evaluation's template",
+    2019: "the whole official test part",
+}
+
+Tokenizer = Callable[[str], list[str]]
+
+
+def load_tokenizer(name: str) -> Tokenizer:
+    """Return the function that splits a text into words; ``name`` is one of :data:`TOKENIZERS`."""
+    if name == "ptb":
+        from fairseq_mm.metrics.ptb_tokenizer import ptb_tokenize
+
+        return ptb_tokenize
+    if name == "m_rnn":
+        from fairseq_mm.data.caption_text import CaptionTokenizer
+
+        split = CaptionTokenizer("m_rnn")
+        # the rules would split <unk> at its brackets; the model generated it as one token
+        return lambda text: split(text.replace("<unk>", "unk"))
+    if name == "wp":
+        from fairseq_mm.data.story_text import tokenize_story_text
+
+        return tokenize_story_text
+    return str.split
+
+
+TOKENIZERS = ("ptb", "m_rnn", "wp", "none")
+
+
+class Preset(NamedTuple):
+    """Evaluation protocol of a paper or challenge, which ``--preset`` names.
+
+    Attributes:
+        tokenizer: Name of the tokenizer, one of :data:`TOKENIZERS`.
+        metrics: Names of the metrics.
+        has_references: False if the protocol scores texts without references.
+        submission: Challenge whose format ``--submission`` writes; empty for none.
+    """
+
+    tokenizer: str
+    metrics: tuple[str, ...]
+    has_references: bool = True
+    submission: str = ""
+
+
+PRESETS = {
+    "coco": Preset(
+        "ptb", ("bleu", "meteor", "rouge_l", "cider", "diversity", "novelty"), submission="coco"
+    ),
+    # none: words are what spaces separate, as in the tables of Yu et al.
+    "how2": Preset("none", ("rouge", "bleu", "meteor", "cider", "content_f1", "novel_ngrams")),
+    "m_rnn": Preset("m_rnn", ("bleu", "perplexity", "diversity", "novelty"), submission="coco"),
+    "vist": Preset(
+        "ptb",
+        ("meteor_vist", "meteor", "bleu", "rouge_l", "cider", "diversity", "sentences"),
+        submission="vist",
+    ),
+    # a prompt has many good stories: overlap with one reference says little
+    "wp": Preset("none", ("diversity", "copying"), has_references=False),
+}
+
+
+def _samples(text: str) -> int:
+    if not text.isdecimal() or int(text) > _MAX_SAMPLES:
+        raise argparse.ArgumentTypeError(f"must be 0 to {_MAX_SAMPLES:,}, but is {text!r}")
+    return int(text)
+
+
+def _seed(text: str) -> int:
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"must be a number of 0 or more, but is {text!r}")
+    return int(text)
+
 
 _FILE = {"metavar": "FILE"}
 _ARGUMENTS: Rows = {
-    "hypotheses": (
-        "Generated texts, in one of the layouts above.",
-        {"nargs": "?", "metavar": "HYPOTHESES"},
-    ),
+    "inputs": ("Generated texts.", {"nargs": "?", "metavar": "HYPOTHESES"}),
     "--constant": (
-        "In place of HYPOTHESES: score the same TEXT for every item; without TEXT, the most "
-        "frequent text of the training split, or of visual stories its most frequent first to "
-        "fifth sentence.",
-        {"nargs": "?", "const": MOST_FREQUENT, "metavar": "TEXT"},
+        "Score one TEXT for every item (default: the most frequent of the training split).",
+        {"nargs": "?", "const": score_inputs.MOST_FREQUENT, "metavar": "TEXT"},
     ),
     "--preset": (
-        "Tokenizer and metrics of a protocol, described above (default: coco).",
-        {"choices": PRESETS, "default": "coco"},
+        "Tokenizer and metrics of a protocol (default: coco).",
+        {"choices": PRESETS, "default": "coco", "metavar": "NAME"},
     ),
     "--metrics": (
-        "Metrics instead of the preset's, or single figures of them, such as bleu4: "
-        f"{', '.join(NAMES)}.",
+        f"Metrics or single figures, such as bleu4: {', '.join(METRICS)}.",
         {"metavar": "NAMES"},
     ),
     "--tokenizer": (
-        "Tokens instead of the preset's; wp: as WritingPrompts is split, none: what spaces "
-        "separate.",
-        {"choices": TOKENIZERS},
+        f"Tokens: {', '.join(TOKENIZERS)}.",
+        {"choices": TOKENIZERS, "metavar": "NAME"},
     ),
     "--meteor-task": (
-        "Parameters of METEOR, the -t of its jar (default: rank).",
-        {"choices": TASKS, "default": "rank"},
+        f"METEOR's -t: {', '.join(TASKS)} (default: rank).",
+        {"choices": TASKS, "default": "rank", "metavar": "NAME"},
     ),
-    # no default: the option is refused where the metric is not computed
     "--first-words": (
-        "Number of words of each text that first_distinct reads; shorter texts are left out "
-        f"(default: {FIRST_WORDS}).",
+        f"Words that first_distinct reads (default: {FIRST_WORDS}).",
         {"type": arguments.positive, "metavar": "N"},
     ),
 }
 _REFERENCES: Rows = {
-    "--references": (
-        "References: references.jsonl, a COCO annotation .json, or a line each.",
-        _FILE,
-    ),
-    "--training-text": (
-        "Training texts, one a line, for novelty (default: DATA/text/train.txt) and copying "
-        "(default: DATA/text/train.wp_target).",
-        _FILE,
-    ),
-    "--reference-scores": (
-        "Output of fairseq-generate --score-reference, for perplexity.",
-        _FILE,
-    ),
+    "--references": ("References: JSON lines, COCO annotations, or lines.", _FILE),
     "--references-of": (
-        "References of the item, or all stories of its album, from "
-        "DATA/SPLIT.album_references.jsonl (default: item).",
-        {"choices": ("item", "album"), "default": "item"},
+        "item, or album: all stories of its album (default: item).",
+        {"choices": ("item", "album"), "default": "item", "metavar": "NAME"},
     ),
-}
-_RESAMPLING: Rows = {
-    "--compare": ("Texts of another system, paired by item.", _FILE),
-    # no default: 0 switches an interval off, and the default differs for --compare and the gain
-    "--bootstrap": (
-        "Number of resamples for 95%% intervals (default: 0; "
-        f"{score_output.COMPARE_SAMPLES} with --compare).",
-        NUMBER,
-    ),
+    "--training-text": ("Training texts, one a line, for novelty and copying.", _FILE),
+    "--reference-scores": ("Output of fairseq-generate --score-reference.", _FILE),
 }
 _OUTPUT: Rows = {
-    "--per-item": ("Write the scores of each item as JSONL, by id.", _FILE),
-    "--submission": (
-        "Write captions, those without references too, as COCO's evaluation server takes them "
-        "(captions_val2014_NAME_results.json), and without --data and --references nothing else; "
-        "or with --preset vist stories as the VIST challenge does.",
-        _FILE,
+    "--compare": ("Texts of another system, paired by item.", _FILE),
+    "--bootstrap": (
+        f"Resamples for 95%% intervals (default: 0; --compare: {COMPARE_SAMPLES}).",
+        {"type": _samples, "metavar": "N"},
     ),
+    "--per-item": ("Write the scores of each item as JSON lines.", _FILE),
+    "--submission": ("Write COCO's results or, with --preset vist, VIST's.", _FILE),
     # --card without FILE is "", not None: _check names the file after HYPOTHESES
     "--card": (
-        "Write the card: command, hashes, options of generation, versions (default name: "
-        "HYPOTHESES.card.json).",
+        "Write command, hashes, versions (default: HYPOTHESES.card.json).",
         {"nargs": "?", "const": "", "metavar": "FILE"},
     ),
+    "--signatures": ("Print how each figure was computed.", arguments.FLAG),
 }
+_TEXTS = ("inputs", "constant")
+_RULES = (
+    Rule(
+        "system",
+        (*_TEXTS, "reference_scores", "compare", "per_item", "submission", "card", "metrics"),
+        because="figures have no texts",
+    ),
+    *(Rule(x, needs=(y,)) for x in ("system", "text_only") for y in ("text_only", "baseline")),
+    Rule("baseline", needs=("text_only",)),
+    Rule("text_only", needs=("inputs", "system")),
+    Rule("constant", ("inputs", "submission", "reference_scores")),
+    Rule("submission", needs=("inputs",)),
+    *(Rule(x, needs=_TEXTS) for x in ("compare", "per_item")),
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.usage = "fairseq-mm score [HYPOTHESES] [--data DIR] [options]"
     arguments.add_rows(parser, _ARGUMENTS)
     group = parser.add_argument_group("references")
-    split = {"help": "Split of the data folder (default: the split of HYPOTHESES, or valid)."}
+    split = {"help": "Split of --data (default: that of HYPOTHESES, or valid)."}
     arguments.add(group, "data", "split", split=split)
     arguments.add_rows(group, _REFERENCES)
-    group = parser.add_argument_group("comparison and intervals")
-    arguments.add_rows(group, _RESAMPLING)
-    arguments.add(group, "seed", seed={"default": SEED})
-    group = parser.add_argument_group(
-        "metrics with models", "Models for --metrics clipscore, refclipscore and bertscore."
-    )
-    arguments.add_rows(group, score_models.ARGUMENTS)
-    arguments.add(group, "device")
-    group = parser.add_argument_group(
-        "gain from the video",
-        "Files that this command wrote with --per-item, or ROUGE-1, -2 and -L as three figures in "
-        "percent.",
-    )
-    arguments.add_rows(group, score_gain.OPTIONS)
     group = parser.add_argument_group("output")
-    arguments.add(group, "json")
     arguments.add_rows(group, _OUTPUT)
+    seed = {"default": SEED, "type": _seed, "metavar": "N"}
+    arguments.add(group, "json", "seed", seed=seed)
+    group = parser.add_argument_group("metrics with models, and the gain from the video")
+    arguments.add_rows(group, score_models.ARGUMENTS)
+    arguments.add(group, "device", device={"help": "Device of the models."})
+    arguments.add_rows(group, score_gain.OPTIONS)
 
 
 def run(args: argparse.Namespace) -> None:
-    if args.split is None:
-        args.split = score_inputs.find_split(args.hypotheses or args.reference_scores, args.data)
-    metrics = [] if args.system is not None else select_metrics(args)
-    has_gain = score_gain.check_gain_options(args, metrics)
-    for option, readers in score_models.READ_BY.items():
-        chosen = [name for name in readers if name in metrics]
-        if getattr(args, option) is not None and not chosen:
-            raise UserError(f"{flag(option)}: needs --metrics {' or '.join(readers)}.")
-        if option in score_models.NEEDED and chosen and getattr(args, option) is None:
-            raise UserError(f"--metrics {chosen[0]}: needs {flag(option)}.")
-    if args.system is not None:
-        score_gain.run_gain(args)
-        return
-    gain_samples = args.bootstrap  # before the default of the other intervals is filled in
     _check(args)
-    others = ("data", "references", "metrics", "json", "per_item", "card", "compare", "bootstrap")
-    has_others = any(getattr(args, name) for name in (*others, "reference_scores"))
-    if args.submission and args.preset in ("coco", "m_rnn") and not has_others:
-        texts = score_inputs.read_alone(args.hypotheses)
+    result: dict[str, Any] = {"preset": args.preset}
+    if args.system is not None:
+        result = score_gain.compute_gain(None, args)
+        score_gain.print_gain(result)
+        if args.json:
+            write_file(args.json, json.dumps(result, indent=2, ensure_ascii=False) + "\n")
+        return
+    metrics, figures = _select_metrics(args)
+    samples = args.bootstrap
+    if samples is None:
+        samples = COMPARE_SAMPLES if args.compare else 0
+    outputs = (args.metrics, args.json, args.per_item, args.card, args.compare)
+    if args.submission and not any((*outputs, args.data, args.references)):
+        texts = score_inputs.read_without_references(args.inputs, None, None)
         write_file(args.submission, _coco_submission(texts))
         count = counted(len(texts.texts), "caption")
         print(f"wrote {args.submission}: {count}; nothing to score them by", file=sys.stderr)
         return
-    result: dict[str, Any] = {"preset": args.preset}
     rows: list[Row] = []
-    if args.hypotheses is not None or args.constant is not None:
+    if args.inputs is not None or args.constant is not None:
         names = [name for name in metrics if name != "perplexity"]
-        rows, ids = _score(args, names, result)
+        rows, ids = _score(args, names, figures, result, samples)
     if "perplexity" in metrics:
-        rows += _perplexities(args)
-    result["scores"] = [
-        score_output.make_entry(row, samples=args.bootstrap, seed=args.seed) for row in rows
-    ]
-    score_output.print_result(result)
-    if has_gain:
+        rows += [row for row in _perplexities(args) if row.name in figures]
+    result["scores"] = [make_entry(row, samples=samples, seed=args.seed) for row in rows]
+    _print_result(result, with_signatures=args.signatures)
+    if args.text_only:
         columns = {row.name: row.per_item for row in rows}
         by_item = dict(zip(ids, zip(*(columns[name] for name in score_gain.METRICS))))
-        scores = score_gain.SystemScores.average("system", args.hypotheses, by_item)
-        result["gain"] = score_gain.compute_gain(scores, args, samples=gain_samples)
+        system = score_gain.SystemScores.average("system", args.inputs, by_item)
+        result["gain"] = score_gain.compute_gain(system, args)
         print()
         score_gain.print_gain(result["gain"])
     if args.json or args.card:
@@ -279,178 +279,265 @@ def run(args: argparse.Namespace) -> None:
 
 
 def _check(args: argparse.Namespace) -> None:
-    """Check options and output files, and set the defaults of ``--bootstrap`` and ``--card``."""
-    album = args.references_of == "album"
-    if album and (args.references or args.data is None or not PRESETS[args.preset].has_references):
-        raise UserError(
-            "--references-of album: needs --data, no --references, and a preset with references."
-        )
-    if args.constant is not None:
-        options = ("hypotheses", "submission", "reference_scores")
-        score_gain.check_absent(args, options, "--constant")
-    if args.submission and args.preset not in ("coco", "m_rnn", "vist"):
-        raise UserError("--submission: needs --preset coco, m_rnn or vist.")
-    if args.submission and args.preset == "vist" and args.data is None:
-        raise UserError("--submission: needs --data with --preset vist.")
-    if args.hypotheses is None and args.constant is None:
-        for option in ("compare", "per_item", "bootstrap", "submission"):
-            if getattr(args, option) is not None:
-                raise UserError(f"{flag(option)}: needs HYPOTHESES.")
-    if args.bootstrap is None:
-        args.bootstrap = score_output.COMPARE_SAMPLES if args.compare else 0
-    if args.bootstrap < 0 or (args.compare and args.bootstrap == 0):
-        raise UserError(
-            f"--bootstrap: must be a number of resamples above 0, but is {args.bootstrap}."
-        )
-    score_output.check_samples(args.bootstrap)
-    if args.seed < 0:
-        raise UserError(f"--seed: must be 0 or more, but is {args.seed}.")
-    if args.card == "" and args.constant is not None:
-        raise UserError("--card: needs a FILE with --constant.")
+    """Check the combination of options, and find the data folder and the split."""
+    arguments.check(args, _RULES)
+    texts = args.inputs or args.reference_scores
+    if args.data is None and args.references is None:
+        args.data, args.split = score_inputs.find_source(texts, args.split)
+    if args.split is None:
+        args.split = score_inputs.find_split(texts, args.data)
+    if args.references_of == "album" and (args.references or args.data is None):
+        raise UserError("--references-of album: needs --data, and no --references.")
+    preset = PRESETS[args.preset]
+    if args.submission and (
+        not preset.submission or (preset.submission == "vist" and not args.data)
+    ):
+        raise UserError("--submission: needs --preset coco, m_rnn, or vist with --data.")
     if args.card == "":
-        args.card = f"{args.hypotheses or args.reference_scores}.card.json"
-    arguments.check_outputs(
-        {option: getattr(args, option) for option in (*OUTPUTS, "card")},
-        filter(None, (getattr(args, name) for name in INPUTS)),
-    )
+        args.card = f"{texts or 'constant'}.card.json"
+    names = ("json", "per_item", "submission", "card")
+    arguments.check_outputs({name: getattr(args, name) for name in names})
 
 
-def _get_split_file(args: argparse.Namespace, name: str) -> Optional[str]:
-    return existing_file(args.data, f"{args.split}.{name}.jsonl")
+def split_metrics(text: str, known: Collection[str]) -> tuple[list[str], set[str]]:
+    """Return the metrics that ``--metrics`` names, and the names of all scores that it asks for:
+    ``bleu`` asks for bleu1 to bleu4, but ``bleu4`` only for bleu4.
+
+    Args:
+        text: Value of the option.
+        known: Names of the metrics that the command computes.
+    """
+    figures_of = {name: names_of_figures(name, METRICS) for name in known}
+    # a name of a metric may be a score of another one, too: rouge_l
+    owners = {x: name for name, figures in figures_of.items() for x in figures if x not in known}
+    metrics: list[str] = []
+    figures: set[str] = set()
+    for name in filter(None, (part.strip() for part in text.split(","))):
+        metric = owners.get(name, name)
+        if metric not in known:
+            near = difflib.get_close_matches(name, (*known, *owners), n=1)
+            raise UserError(
+                f"--metrics: must be of {', '.join(known)}, or figures of them such as bleu4, but "
+                f"has {name!r}{f'; did you mean {near[0]}?' if near else '.'}"
+            )
+        figures.update((name,) if name in owners else figures_of[metric])
+        if metric not in metrics:
+            metrics.append(metric)
+    if not metrics:
+        raise UserError("--metrics: must name a metric, but is empty.")
+    if {"rouge", "rouge_l"} <= {*metrics}:
+        raise UserError(
+            "--metrics: has rouge and rouge_l, which both make a row rouge_l: the former's has "
+            "beta 1, the latter's is coco-caption's with beta 1.2."
+        )
+    return metrics, figures
 
 
-def _training_path(args: argparse.Namespace) -> Optional[str]:
-    if args.training_text is not None:
-        return args.training_text
-    name = "train.txt" if PRESETS[args.preset].has_references else "train.wp_target"
-    return existing_file(args.data, "text", name)
+def _select_metrics(args: argparse.Namespace) -> tuple[list[str], set[str]]:
+    """Return the metrics of ``--metrics`` or ``--preset``, and the names of their scores."""
+    preset = PRESETS[args.preset]
+    has_texts = args.inputs is not None or args.constant is not None
+    if not has_texts and args.reference_scores is None:
+        raise UserError("give HYPOTHESES, or --reference-scores for perplexity alone.")
+    named = args.metrics or ",".join(preset.metrics)
+    if args.metrics is None and not existing_file(args.data, f"{args.split}.transcripts.jsonl"):
+        # a preset leaves the row out; --metrics novel_ngrams gets a row with a note on the lack
+        named = ",".join(x for x in preset.metrics if "sources" not in METRICS[x].needs)
+    if args.reference_scores is not None:
+        named = f"{named},perplexity" if has_texts else "perplexity"
+    metrics, figures = split_metrics(named, METRICS)
+    if not preset.has_references:
+        unfit = [x for x in metrics if {"references", "reference_scores"} & {*METRICS[x].needs}]
+        if unfit or args.references or args.references_of == "album":
+            given = f" (--metrics {unfit[0]})" if unfit else ""
+            raise UserError(f"--preset {args.preset}: scores stories without references{given}.")
+    for option, readers in _READ_BY.items():
+        chosen = [name for name in readers if name in metrics]
+        if getattr(args, option) is not None and not chosen:
+            raise UserError(f"{flag(option)}: needs --metrics {' or '.join(readers)}.")
+        if option in _MODEL_OPTIONS and chosen and getattr(args, option) is None:
+            raise UserError(f"--metrics {chosen[0]}: needs {flag(option)}.")
+    if args.text_only and "rouge" not in metrics:
+        raise UserError("--text-only: needs --preset how2, or another one with --metrics rouge.")
+    return metrics, figures
 
 
 def _score(
-    args: argparse.Namespace, metrics: list[str], result: dict[str, Any]
+    args: argparse.Namespace,
+    metrics: list[str],
+    figures: Collection[str],
+    result: dict[str, Any],
+    samples: int,
 ) -> tuple[list[Row], list[str]]:
-    """Return the first system's scores, and the ids of the scored items.
-
-    Fields about the texts of the systems are added to ``result``, the JSON result of the command.
-    """
+    """Return the first system's scores, and the ids of the scored items; add fields about the texts
+    of the systems to ``result``."""
+    preset = PRESETS[args.preset]
     references, systems = _read_systems(args, metrics)
     all_ids = list((references or systems[0]).texts)
     # systems are compared over the items that both have, so that each figure is over equal items
     ids = [key for key in all_ids if all(key in system.texts for system in systems)]
     if not ids:
-        raise UserError(f"{args.hypotheses} and {args.compare}: have no item in common.")
+        raise UserError(f"{args.inputs} and {args.compare}: have no item in common.")
     if args.submission:
         # before the metrics, which may take minutes or fail: the file does not need scores
-        if args.preset == "vist":
-            content = visual.make_submission(args.data, args.split, systems[0].texts)
+        if preset.submission == "vist":
+            content = _vist_submission(args.data, args.split, systems[0].texts)
         else:
             content = _coco_submission(systems[0])
         write_file(args.submission, content)
-    tokenizer = args.tokenizer or PRESETS[args.preset].tokenizer
-    split_words = load_tokenizer(tokenizer)
-
-    # a separator is no word: it would count as a match in every metric of n-grams
-    def tokenize(text: str) -> list[str]:
-        return split_words(visual.without_separators(text))
-
-    shared = _read_shared(args, metrics, ids, split_words)
-    texts = [[system.texts[key] for key in ids] for system in systems]
-    # a constant text has no file whose head could tell
-    unk = [None if x.hypotheses.layout == "constant" else allows_unk(x.path) for x in systems]
-    with elapsed_time("tokenize"):
-        tokens = [list(map(tokenize, system_texts)) for system_texts in texts]
-    has_parts = "sentences" in metrics
-    runs: list[Any] = [None] * len(systems)
-    training = _training_path(args)
-    if "copying" in metrics and training is not None:
-        # both systems in one search: the training text of WritingPrompts is read once, for minutes
-        runs, shared["training_words"] = score_inputs.copied_runs(tokens, training)
     reference_texts = [] if references is None else [references.texts[key] for key in ids]
-    with elapsed_time("tokenize references") as show:
+    tokenizer = args.tokenizer or preset.tokenizer
+    with elapsed_time("tokenize") as show:
         models = score_models.ModelMetrics(args, ids, show)
-        reference_tokens = [list(map(tokenize, item_texts)) for item_texts in reference_texts]
-        scored = [
-            _score_by_metrics(
-                TokenizedItems(
-                    hypotheses=tokens[i],
-                    references=reference_tokens,
-                    tokenization=tokenizer,
-                    texts=list(map(visual.without_separators, texts[i])),
-                    reference_texts=reference_texts,
-                    sentences=visual.split_stories(texts[i], split_words) if has_parts else None,
-                    copied_runs=runs[i],
-                    allows_unk=unk[i],
-                    **shared,
-                ),
-                metrics,
-                models,
-                show,
-            )
-            for i in range(len(systems))
-        ]
-    if args.metrics is not None:
-        _, figures = split_metrics(args.metrics, NAMES)
-        scored = [[row for row in rows if row.name in figures] for rows in scored]
-    for row in scored[0]:
+        scored = score_systems(
+            [[system.texts[key] for key in ids] for system in systems],
+            reference_texts,
+            metrics,
+            tokenizer,
+            # a constant text has no file whose head could tell
+            unk=[
+                None if x.hypotheses.layout == "constant" else allows_unk(x.path) for x in systems
+            ],
+            show=show,
+            models=models,
+            training=_training_path(args, "copying") if "copying" in metrics else None,
+            **_read_shared(args, metrics, ids, load_tokenizer(tokenizer)),
+        )
+    tables = [[row for row in rows if row.name in figures] for _, rows in scored]
+    for row in tables[0]:
         row.expected = len(all_ids)
     result["texts"] = [system.describe() for system in systems]
-    if args.preset == "vist" and references is not None:
-        counts = visual.describe_split(references, ids, args.data, args.hypotheses)
-        result["visual_stories"] = counts
+    if preset.submission == "vist" and references is not None:
+        result["visual_stories"] = describe_split(references, ids, args.data, args.inputs)
     if len(systems) == 2:
-        result["comparison"] = score_output.compare(*scored, samples=args.bootstrap, seed=args.seed)
+        result["comparison"] = compare(*tables, samples=samples, seed=args.seed)
     if args.per_item:
-        fields = [{"references": item_texts} for item_texts in reference_texts] or [{} for _ in ids]
-        if runs[0] is not None:
-            for i, (words, run) in enumerate(zip(tokens[0], runs[0])):
-                fields[i].update(length=len(words), **run.to_dict())
-        score_output.write_items(args.per_item, ids, texts[0], scored[0], fields)
-    return scored[0], ids
+        items = scored[0][0]
+        fields: list[dict[str, Any]] = [{"references": x} for x in reference_texts] or [
+            {} for _ in ids
+        ]
+        for i, run in enumerate(items.copied_runs or ()):
+            fields[i].update(length=len(items.hypotheses[i]), **run.to_dict())
+        texts = [systems[0].texts[key] for key in ids]
+        _write_items(args.per_item, ids, texts, tables[0], fields)
+    return tables[0], ids
 
 
-def _score_by_metrics(
-    items: TokenizedItems,
-    metrics: list[str],
-    models: score_models.ModelMetrics,
+def score_systems(
+    systems: Sequence[Sequence[str]],
+    references: Sequence[Sequence[str]],
+    metrics: Sequence[str],
+    tokenizer: str,
+    *,
+    unk: Sequence[Optional[bool]],
     show: Callable[[str], None],
-) -> list[Row]:
-    """Compute all metrics; before each one, call ``show`` with its name, to report progress."""
-    rows: list[Row] = []
-    for name in metrics:
-        if name in score_models.FIGURES:
-            rows += models.score(name, items.texts, items.reference_texts)
-            continue
-        show(name)
-        rows += score_texts(items, [name])
-    return rows
+    models: Optional[score_models.ModelMetrics] = None,
+    training: Optional[str] = None,
+    **shared: Any,
+) -> list[tuple[TokenizedItems, list[Row]]]:
+    """Compute the scores of each system by all metrics.
+
+    Args:
+        systems: For each system, its text of each item.
+        references: References of each item; empty without references.
+        metrics: Names of the metrics.
+        tokenizer: One of :data:`TOKENIZERS`.
+        unk: For each system, True if its texts may contain ``<unk>``; None if unknown.
+        show: Function that is called with the name of each metric.
+        models: Metrics that need trained models.
+        training: Path of the text that the metric ``copying`` searches.
+        **shared: Fields of :class:`.TokenizedItems` that the systems share.
+    """
+    split_words = load_tokenizer(tokenizer)
+    # a separator is no word: it would count as a match in every metric of n-grams
+    systems_plain = [list(map(without_separators, texts)) for texts in systems]
+    references = [list(map(without_separators, texts)) for texts in references]
+    reference_tokens = [list(map(split_words, texts)) for texts in references]
+    tokens = [list(map(split_words, texts)) for texts in systems_plain]
+    runs: Sequence[Any] = [None] * len(systems)
+    if training is not None:
+        # all systems in one search: WritingPrompts' training text is read once, for minutes
+        runs, shared["training_words"] = _copied_runs(tokens, training)
+    results = []
+    for i, texts in enumerate(systems):
+        items = TokenizedItems(
+            hypotheses=tokens[i],
+            references=reference_tokens,
+            tokenization=tokenizer,
+            texts=systems_plain[i],
+            reference_texts=references,
+            sentences=_split_stories(texts, split_words) if "sentences" in metrics else None,
+            copied_runs=runs[i],
+            allows_unk=unk[i],
+            **shared,
+        )
+        rows: list[Row] = []
+        for name in metrics:
+            if models is not None and name in score_models.METRICS:
+                rows += models.score(name, items.texts, items.reference_texts)
+            else:
+                show(name)
+                rows += score_texts(items, [name])
+        results.append((items, rows))
+    return results
+
+
+def _split_stories(texts: Sequence[str], tokenize: Tokenizer) -> Optional[list[list[list[str]]]]:
+    """Split stories into sentences at ``<sent>``, and tokenize the sentences; return None if no
+    text contains ``<sent>``."""
+    if not any(SEPARATOR in text.split() for text in texts):
+        return None
+    return [[tokenize(sentence) for sentence in split_sentences(text)] for text in texts]
+
+
+def _training_path(args: argparse.Namespace, metric: str) -> Optional[str]:
+    if args.training_text is not None:
+        return args.training_text
+    return existing_file(
+        args.data, "text", "train.wp_target" if metric == "copying" else "train.txt"
+    )
+
+
+def _copied_runs(
+    systems: Sequence[Sequence[list[str]]], training: str
+) -> tuple[list[list[CopiedRun]], int]:
+    """Return the longest run of words that each story of each system copies from the training text,
+    and the number of words of this text."""
+    from tqdm.auto import tqdm
+
+    size = os.path.getsize(training) if os.path.isfile(training) else None
+    # the search counts characters, the size is in bytes: most characters are one byte
+    with tqdm(
+        total=size, unit="B", unit_scale=True, desc="training text", leave=False, disable=None
+    ) as bar:
+        search = CopiedRuns([words for stories in systems for words in stories])
+        search.read_file(training, progress=bar.update)
+    if not search.words_read:
+        raise UserError(f"{training}: must have training stories, but is empty.")
+    runs = iter(search.results())
+    return [[next(runs) for _ in stories] for stories in systems], search.words_read
 
 
 def _read_shared(
-    args: argparse.Namespace,
-    metrics: list[str],
-    ids: list[str],
-    split_words: Callable[[str], list[str]],
+    args: argparse.Namespace, metrics: list[str], ids: list[str], split_words: Tokenizer
 ) -> dict[str, Any]:
-    """Return, by name, the arguments of ``TokenizedItems`` that both compared systems share.
-
-    Only arguments that the metrics need are read, for the items with the ids ``ids``.
-    """
+    """Return, by name, the arguments of ``TokenizedItems`` that both compared systems share."""
     shared: dict[str, Any] = {"meteor_task": args.meteor_task}
     if args.references_of != "item":
         shared["references_of"] = args.references_of
     if args.first_words is not None:
         shared["first_words"] = args.first_words
-    training = _training_path(args)
+    training = _training_path(args, "novelty")
     if "novelty" in metrics and training is not None:
         lines = [line for _, line in read_lines(training) if line.strip()]
         if not lines:
             raise UserError(f"{training}: must have training texts, but is empty.")
-        shared["training_texts"] = [split_words(visual.without_separators(line)) for line in lines]
+        shared["training_texts"] = [split_words(without_separators(line)) for line in lines]
     has_stories = args.data is not None and story_text_path(args.data, args.split).is_file()
     if "sentences" in metrics and has_stories:
         # stories that people wrote, whose scores are shown for comparison
         written = [" ".join(words) for words in read_story_words(args.data, args.split)]
-        shared["written_sentences"] = visual.split_stories(written, split_words)
+        shared["written_sentences"] = _split_stories(written, split_words)
     if "novel_ngrams" in metrics:
         shared["sources"] = score_inputs.read_sources(args.data, args.split, ids, split_words)
     return shared
@@ -458,18 +545,16 @@ def _read_shared(
 
 def _read_systems(
     args: argparse.Namespace, metrics: list[str]
-) -> tuple[Optional[score_inputs.References], list[score_inputs.JoinedTexts]]:
+) -> tuple[Optional[References], list[JoinedTexts]]:
     """Read the references, and the texts of each system (two systems with ``--compare``).
 
     The references are None if the preset has none, or if none are given and no metric needs them.
     """
-    paths = [path for path in (args.hypotheses, args.compare) if path]
+    paths = [path for path in (args.inputs, args.compare) if path]
     references = None
     has_none = args.references is None and args.data is None
-    if has_none and metrics == ["clipscore"]:
-        # scored by the ids in the file
-        systems = [score_inputs.read_alone(path) for path in paths]
-    elif PRESETS[args.preset].has_references:
+    needs_none = has_none and not any("references" in METRICS[name].needs for name in metrics)
+    if PRESETS[args.preset].has_references and not needs_none:
         references = score_inputs.read_score_references(
             args.data, args.split, args.references, args.references_of
         )
@@ -480,38 +565,108 @@ def _read_systems(
         ]
     if args.constant is not None:
         # first: --compare is the other system, whose figures are subtracted
-        systems.insert(0, constant_texts(args.constant, args.data, args.split, references))
+        texts = score_inputs.constant_texts(args.constant, args.data, args.split, references)
+        systems.insert(0, texts)
     return references, systems
 
 
-def _coco_submission(system: score_inputs.JoinedTexts) -> str:
-    """Return a system's captions in the JSON format of COCO's evaluation server.
-
-    Raise UserError if an image has several captions.
-    """
+def _coco_submission(system: JoinedTexts) -> str:
+    """Return a system's captions in the JSON format of COCO's evaluation server."""
     repeated = system.hypotheses.repeated
     if repeated:
         raise UserError(
             f"--submission: an image must have one caption, but {system.path} has several of "
-            f"{len(repeated)}: {', '.join(repeated[: score_output.NAMED])}."
+            f"{len(repeated)}: {', '.join(repeated[:_NAMED])}."
         )
     # the server has references of images that this data folder or file has not
     return coco_results({**system.texts, **system.without_references})
 
 
-def _perplexities(args: argparse.Namespace) -> list[Row]:
-    """Return the perplexity over all tokens, and the mean perplexity of the sentences.
+def _vist_submission(data: str, split: str, texts: Mapping[str, str]) -> str:
+    """Return stories in the format that the challenge's program EvalVIST reads as ``-testFile``;
+    ``texts`` maps an image sequence (ids of five images, separated by tabs) to its story."""
+    albums: dict[str, str] = {}
+    for key, album in zip(score_inputs.read_split_ids(data, split), read_albums(data, split)):
+        albums.setdefault(key, album)
+    stories = [
+        {
+            "album_id": album,
+            "photo_sequence": key.split("\t"),
+            "story_text_normalized": without_separators(texts[key]),
+        }
+        for key, album in albums.items()
+        if key in texts
+    ]
+    content = {
+        "team_name": "fairseq_mm",
+        "evaluation_info": {"additional_description": f"{split}, {len(stories)} sequences"},
+        "output_stories": stories,
+    }
+    return json.dumps(content, ensure_ascii=False, indent=1) + "\n"
 
-    They are computed from the log-probabilities in the file ``--reference-scores``. Without this
-    option, both values are missing, with a note.
+
+def describe_split(
+    references: References, ids: Sequence[str], data: Optional[str], generated: Optional[str]
+) -> dict[str, object]:
+    """Count the image sequences of a split that were scored, and the images with features.
+
+    Args:
+        references: References of the split.
+        ids: Ids of the scored sequences.
+        data: Path of the data folder; None without a data folder.
+        generated: Path of the generated stories; its first lines may name the feature stores.
+
+    Returns:
+        JSON object with the counts, and with ``summary``, a line of text with the counts.
     """
+    expected = len(references.texts)
+    # an id has the ids of five images, separated by tabs
+    images = {image for key in references.texts for image in key.split("\t")}
+    counts: dict[str, object] = {"sequences": len(ids), "sequences_expected": expected}
+    summary = f"sequences: {len(ids):,} of {expected:,}"
+    if expected in OFFICIAL_TEST_PARTS:
+        counts["part"] = OFFICIAL_TEST_PARTS[expected]
+        summary += f" ({counts['part']})"
+    counts["images"] = len(images)
+    summary += f"; images: {len(images):,}"
+    named = decoding_settings(generated).get("features") if generated else None
+    stores = str(named or Path(data or "", "features.h5")).split(os.pathsep)
+    if data is None or not all(map(os.path.isfile, stores)):
+        counts["summary"] = f"{summary}, no feature store to look for them in"
+        return counts
+    from fairseq_mm.data.feature_store import open_features
+
+    features = open_features(stores)
+    missing = images & read_missing_images(data)
+    # neither in a store nor listed as missing: the stores are not the folder's
+    unknown = sorted(key for key in images - missing if key not in features)
+    without_features = missing.union(unknown)
+    with_features = len(images) - len(without_features)
+    counts["images_with_features"] = with_features
+    counts["images_missing"] = len(missing)
+    counts["images_unknown"] = len(unknown)
+    counts["sequences_with_missing_images"] = sum(
+        not without_features.isdisjoint(key.split("\t")) for key in references.texts
+    )
+    summary += f", {with_features:,} with features, {len(missing):,} known to be missing"
+    if unknown:
+        summary += f", {len(unknown):,} in no feature store ({list_first(unknown, _NAMED)})"
+    counts["summary"] = summary
+    return counts
+
+
+def _perplexities(args: argparse.Namespace) -> list[Row]:
+    """Return the perplexity over all tokens, and the mean perplexity of the sentences, computed
+    from the log-probabilities in the file ``--reference-scores``."""
     if args.reference_scores is None:
         return perplexity_rows(None)
     texts = read_log_probabilities(args.reference_scores)
     if args.data is None:
         return perplexity_rows(texts)
     num_tokens = {line: text.num_tokens for line, text in texts.items()}
-    expected = check_scores_for(args.reference_scores, num_tokens, args.data, args.split)
+    expected = score_inputs.check_scores_for(
+        args.reference_scores, num_tokens, args.data, args.split
+    )
     if expected is None:
         # no binarised text to compare with, but each line of the split has a visual id
         expected = len(score_inputs.read_split_ids(args.data, args.split))
@@ -525,22 +680,149 @@ def _perplexities(args: argparse.Namespace) -> list[Row]:
 
 def _make_card(args: argparse.Namespace, metrics: list[str]) -> dict[str, object]:
     files: dict[str, Optional[str]] = {
-        "hypotheses": args.hypotheses,
+        "hypotheses": args.inputs,
         "compared": args.compare,
         "reference_scores": args.reference_scores,
         "dictionary": existing_file(args.data, "dict.txt")
         or existing_file(args.data, "dict.desc.txt"),
     }
-    if args.hypotheses is not None or args.constant is not None:
+    if args.inputs is not None or args.constant is not None:
         name = score_inputs.reference_name(args.split, args.references_of)
         files["references"] = args.references or existing_file(args.data, name)
-        files["unknowns"] = _get_split_file(args, "unknowns")
+        files["unknowns"] = existing_file(args.data, f"{args.split}.unknowns.jsonl")
         if "novel_ngrams" in metrics:
-            files["transcripts"] = _get_split_file(args, "transcripts")
-    if {"novelty", "copying"} & {*metrics}:
-        files["training_text"] = _training_path(args)
+            files["transcripts"] = existing_file(args.data, f"{args.split}.transcripts.jsonl")
+    for name in ("novelty", "copying"):
+        if name in metrics:
+            files["training_text"] = _training_path(args, name)
     return result_card(
         command=shlex.join(["fairseq-mm", *sys.argv[1:]]),
         files=files,
-        generated=args.hypotheses or args.reference_scores,
+        generated=args.inputs or args.reference_scores,
     )
+
+
+def compare(
+    rows: Sequence[Row], others: Sequence[Row], *, samples: int, seed: int
+) -> list[dict[str, object]]:
+    """Return one JSON record per metric: the scores of two systems, and their difference with, if
+    possible, a 95 % confidence interval and a p-value of a paired bootstrap."""
+    compared = []
+    for row, other in zip(rows, others):
+        if row.value is None or other.value is None:
+            continue
+        entry: dict[str, object] = {
+            "metric": row.name,
+            "values": [row.value, other.value],
+            "difference": row.value - other.value,
+        }
+        if samples and row.sums is not None and other.sums is not None:
+            # one seed draws the same items for both systems: a paired bootstrap
+            differences = resampled(row.sums, row.statistic, samples=samples, seed=seed)
+            differences -= resampled(other.sums, row.statistic, samples=samples, seed=seed)
+            entry["interval"] = interval(differences)
+            entry["p"] = p_value(differences)
+        compared.append(entry)
+    return compared
+
+
+def make_entry(row: Row, *, samples: int, seed: int) -> dict[str, object]:
+    """Return the JSON record of one score, with a 95 % bootstrap interval if ``samples`` is above
+    0."""
+    entry: dict[str, object] = {
+        "metric": row.name,
+        "value": row.value,
+        "scored": row.scored,
+        "signature": row.signature,
+    }
+    if row.expected is not None:
+        entry["expected"] = row.expected
+    if row.note:
+        entry["note"] = row.note
+    if samples and row.value is not None and row.sums is not None:
+        figures = resampled(row.sums, row.statistic, samples=samples, seed=seed)
+        entry["interval"] = interval(figures)
+        # only with both numbers can somebody else compute the same interval
+        entry["signature"] = f"{row.signature}|bootstrap:{samples}|seed:{seed}"
+    return entry
+
+
+def _write_items(
+    path: str,
+    ids: Sequence[str],
+    texts: Sequence[str],
+    rows: Sequence[Row],
+    fields: Sequence[dict[str, Any]],
+) -> None:
+    """Write a JSON line for each item (such as an image), sorted by id."""
+    columns = {row.name: row.per_item for row in rows if row.per_item is not None}
+    entries = [
+        {"id": key, "hypothesis": texts[i]}
+        | {name: x[i] for name, x in columns.items()}
+        | fields[i]
+        for i, key in enumerate(ids)
+    ]
+    # as text, item 10 would stand before item 9
+    numeric = all(key.isdecimal() for key in ids)
+    entries.sort(key=lambda entry: (int(entry["id"]) if numeric else 0, entry["id"]))
+    lines = (json.dumps(entry, ensure_ascii=False) + "\n" for entry in entries)
+    write_file(path, "".join(lines))
+
+
+def print_problems(path: str, problems: Mapping[str, list[str]]) -> None:
+    """Print the result of :meth:`.JoinedTexts.problems` to stderr."""
+    for what, ids in problems.items():
+        print(f"{path}: {len(ids)} {what}: {list_first(ids, _NAMED)}", file=sys.stderr)
+
+
+def _print_result(result: dict[str, Any], *, with_signatures: bool) -> None:
+    """Print the JSON result of the command as tables; print problems of the texts to stderr."""
+    for system in result.get("texts", ()):
+        if system["layout"] == "constant":
+            # the most frequent text was not on the command line
+            print(system["path"], file=sys.stderr)
+        print_problems(system["path"], system["problems"])
+    lines = [["metric", "value", "95% interval", "scored", "note"]]
+    for entry in result["scores"]:
+        name = entry["metric"]
+        total = f"/{entry['expected']}" if "expected" in entry else ""
+        cells = [name, format_figure(name, entry["value"]), _format_interval(entry)]
+        lines.append([*cells, f"{entry['scored']}{total}", entry.get("note", "")])
+    _print_columns(lines)
+    if with_signatures:
+        print("\nsignatures")
+        print("\n".join(entry["signature"] for entry in result["scores"]))
+    if "visual_stories" in result:
+        print(f"\n{textwrap.fill(result['visual_stories']['summary'], _WIDTH)}")
+    if "comparison" not in result:
+        return
+    first, second = (system["path"] for system in result["texts"])
+    print(f"\nA: {first}\nB: {second}")
+    lines = [["metric", "A", "B", "A - B", "95% interval", "p"]]
+    for entry in result["comparison"]:
+        name = entry["metric"]
+        figures = [format_figure(name, x) for x in (*entry["values"], entry["difference"])]
+        p = f"{entry['p']:.3f}" if "p" in entry else ""
+        lines.append([name, *figures, _format_interval(entry), p])
+    _print_columns(lines)
+
+
+def _format_interval(entry: dict[str, Any]) -> str:
+    if "interval" not in entry:
+        return ""
+    low, high = entry["interval"]
+    return f"[{format_figure(entry['metric'], low)}, {format_figure(entry['metric'], high)}]"
+
+
+def _print_columns(lines: list[list[str]]) -> None:
+    """Print a table without its empty columns; the first of ``lines`` is the header. The last
+    column is broken into lines."""
+    columns = [i for i in range(len(lines[0])) if any(line[i] for line in lines[1:])]
+    widths = [max(len(line[i]) for line in lines) + 2 for i in columns[:-1]]
+    room = max(_LEAST_NOTE, _WIDTH - sum(widths))
+    for line in lines:
+        *cells, last = [line[i] for i in columns]
+        start = "".join(cell.ljust(width) for cell, width in zip(cells, widths))
+        for part in textwrap.wrap(last, room) or [""]:
+            print(f"{start}{part}".rstrip())
+            start = " " * sum(widths)

@@ -6,19 +6,14 @@ video. Yu et al. 2021 (section 5.1) report 83.6 %.
 """
 
 import argparse
-import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, Optional
+from typing import Any, NamedTuple, Optional
 
 import numpy as np
 
-from fairseq_mm.cli import arguments, score_output
-from fairseq_mm.cli.arguments import Rows, flag
-from fairseq_mm.data.input_files import parse_json, read_lines
-from fairseq_mm.data.output_file import write_file
+from fairseq_mm.cli.arguments import Rows
+from fairseq_mm.data.input_files import read_objects
 from fairseq_mm.errors import UserError
 from fairseq_mm.metrics.bootstrap import interval, resampled
 
@@ -33,29 +28,14 @@ OPTIONS: Rows = {
         _FILE,
     ),
 }
-# options about texts, of which --system has none
-_NOT_WITH_SYSTEM = (
-    "hypotheses",
-    "constant",
-    "reference_scores",
-    "compare",
-    "per_item",
-    "submission",
-    "card",
-    "metrics",
-    "first_words",
-    "tokenizer",
-)
-_MADE_BY = "what fairseq-mm score --preset how2 writes with --per-item"
 
 Figures = tuple[float, ...]
 
 
-@dataclass(frozen=True)
-class VideoGain:
+class VideoGain(NamedTuple):
     """Gains of a multimodal system in each metric, and the video's share of each gain.
 
-    Args:
+    Attributes:
         gains: Score of the system minus score of the baseline.
         video_gains: Score of the system minus score of its text model without the video.
         shares: ``video_gains`` over ``gains``; None for a metric in which the system is not better
@@ -75,12 +55,7 @@ def video_gain(
     """Compute the video's share of a system's gain over a baseline (Yu et al. 2021, section 5.1).
 
     A share below 0 means that the video does harm. A share above 1 means that the system's text
-    model is worse than the baseline.
-
-    Args:
-        system: Scores of the multimodal system, one per metric; higher is better.
-        text_only: Scores of the system's text model, trained in the same way without the video.
-        baseline: Scores of the baseline.
+    model, which was trained in the same way without the video, is worse than the baseline.
     """
     gains = tuple(float(a - c) for a, c in zip(system, baseline))
     video_gains = tuple(float(a - b) for a, b in zip(system, text_only))
@@ -97,8 +72,7 @@ def share_interval(
 ) -> Optional[tuple[float, float]]:
     """Compute the 95 % bootstrap interval of the video's share, see :func:`video_gain`.
 
-    The result is None if the share is not defined, because the system is not better than the
-    baseline in one of the sampled corpora.
+    The result is None if the system is not better than the baseline in one of the sampled corpora.
 
     Args:
         system: ``[items, metrics]`` scores of the system for each summary.
@@ -121,15 +95,14 @@ def share_interval(
     return None if np.isnan(figures).any() else interval(figures)
 
 
-@dataclass(frozen=True)
-class SystemScores:
+class SystemScores(NamedTuple):
     """ROUGE scores of one system.
 
-    Args:
+    Attributes:
         name: Role of the system: ``system``, ``text-only`` or ``baseline``.
         source: Path of the file with the scores, or the three scores as on the command line.
         figures: Scores between 0 and 1, one for each of :data:`METRICS`.
-        by_item: Dict from item id to the scores of the item; None if unknown.
+        by_item: Item id -> scores of the item; None if unknown.
     """
 
     name: str
@@ -139,82 +112,40 @@ class SystemScores:
 
     @classmethod
     def average(cls, name: str, source: str, by_item: dict[str, Figures]) -> "SystemScores":
-        """Average the scores over items."""
         means = tuple(sum(column) / len(column) for column in zip(*by_item.values()))
         return cls(name, source, means, by_item)
 
 
-def check_gain_options(args: argparse.Namespace, metrics: Sequence[str]) -> bool:
-    """Check the options ``--system``, ``--text-only`` and ``--baseline``.
-
-    Args:
-        args: Parsed command line.
-        metrics: Metrics by which HYPOTHESES are scored; they must include ``rouge``.
-
-    Returns:
-        True if such an option is given, so that the gain must be computed.
-    """
-    options = [name for name in OPTIONS if getattr(args, name[2:].replace("-", "_")) is not None]
-    if not options:
-        return False
-    for name in ("--text-only", "--baseline"):
-        if name not in options:
-            raise UserError(f"{options[0]}: needs {name}.")
-    if "--system" in options:
-        check_absent(args, _NOT_WITH_SYSTEM, "--system")
-    elif args.hypotheses is None:
-        raise UserError("--text-only: needs HYPOTHESES or --system.")
-    elif "rouge" not in metrics:
-        raise UserError(f"--text-only: needs --preset how2, which computes {', '.join(METRICS)}.")
-    return True
-
-
-def check_absent(args: argparse.Namespace, options: Sequence[str], other: str) -> None:
-    """Raise UserError if one of ``options`` is given together with the option ``other``."""
-    for option in options:
-        if getattr(args, option) is not None:
-            name = "HYPOTHESES" if option == "hypotheses" else flag(option)
-            raise UserError(f"{name}: has no meaning with {other}.")
-
-
-def run_gain(args: argparse.Namespace) -> None:
-    """Compute the gain of ``--system`` over ``--baseline``, print it and write it to ``--json``."""
-    for option in ("seed", "bootstrap"):
-        value = getattr(args, option)
-        if value is not None and value < 0:
-            raise UserError(f"--{option}: must be 0 or more, but is {value}.")
-    score_output.check_samples(args.bootstrap)
-    arguments.check_writable("--json", args.json)
-    result = compute_gain(_read_system("system", args.system), args, samples=args.bootstrap)
-    print_gain(result)
-    if args.json:
-        write_file(args.json, json.dumps(result, indent=2, ensure_ascii=False) + "\n")
-
-
-def compute_gain(
-    system: SystemScores, args: argparse.Namespace, *, samples: Optional[int]
-) -> dict[str, Any]:
-    """Return the gain of a system over ``--baseline`` and the share of the video, as a JSON object.
-
-    Args:
-        system: Scores of the system.
-        args: Parsed command line.
-        samples: Number of bootstrap samples for the confidence interval of the share (default:
-            1000, if the systems have scores by item); 0 for no interval.
-    """
-    others = [_read_system("text-only", args.text_only), _read_system("baseline", args.baseline)]
-    systems = _restrict_to_common_items([system, *others])
+def compute_gain(system: Optional[SystemScores], args: argparse.Namespace) -> dict[str, Any]:
+    """Return the gain of a system (default: ``--system``) over ``--baseline`` and the share of the
+    video, as a JSON object."""
+    others = {"text-only": args.text_only, "baseline": args.baseline}
+    named = others if system is not None else {"system": args.system, **others}
+    systems = [_read_system(name, value) for name, value in named.items()]
+    systems = _restrict_to_common_items([system, *systems] if system is not None else systems)
     # the baseline's figures are often a paper's, without scores by item: they count as exact
     is_resampled = all(system.by_item is not None for system in systems[:2])
-    if samples and not is_resampled:
+    if args.bootstrap and not is_resampled:
         raise UserError(
             "--bootstrap: needs the files of fairseq-mm score --per-item for --system and "
             "--text-only."
         )
+    samples = SAMPLES if args.bootstrap is None else args.bootstrap
     gain = video_gain(*(system.figures for system in systems))
-    # only now: an explicit --bootstrap without scores by item is an error, the default is not
-    samples = SAMPLES if samples is None else samples
-    result = _make_result(systems, gain)
+    result: dict[str, Any] = {
+        "systems": {
+            system.name: {"source": system.source, **dict(zip(METRICS, system.figures))}
+            for system in systems
+        },
+        "gain": dict(zip(METRICS, gain.gains)),
+        "gain_from_video": dict(zip(METRICS, gain.video_gains)),
+        "shares": dict(zip(METRICS, gain.shares)),
+        "share": gain.share,
+        "message": _write_message(gain),
+    }
+    sizes = [len(system.by_item) for system in systems if system.by_item is not None]
+    if sizes:
+        result["items"] = sizes[0]  # all are equal after the restriction to common items
     if gain.share is not None and is_resampled and samples:
         # [items, metrics], or [metrics] for a baseline without scores by item
         matrices = [
@@ -231,19 +162,16 @@ def compute_gain(
 
 
 def _read_system(name: str, value: str) -> SystemScores:
-    """Read the ROUGE-1, -2 and -L of a system from a file, or from three numbers with commas.
-
-    Three numbers are percent or, if no number is above 1, fractions. ``name`` is a key of
-    :data:`OPTIONS` without its dashes, ``value`` the option's value.
-    """
+    """Read the ROUGE-1, -2 and -L of a system from a file that ``--per-item`` wrote, or from three
+    numbers with commas: percent or, if no number is above 1, fractions."""
     try:
         typed = [float(part) for part in value.split(",")]
     except ValueError:
         return SystemScores.average(name, value, _read_file(name, value))
     if len(typed) != len(METRICS) or not all(0 <= figure <= 100 for figure in typed):
         raise UserError(
-            f"--{name}: must have {len(METRICS)} figures of 0 to 100, {', '.join(METRICS)}, but is "
-            f"{value!r}."
+            f"--{name}: must have {len(METRICS)} figures of 0 to 100, {', '.join(METRICS)}, or be "
+            f"a file, but is {value!r}."
         )
     # papers print per cent, --json holds shares; no ROUGE of interest is below one per cent
     scale = 1 if max(typed) <= 1 else 100
@@ -251,25 +179,19 @@ def _read_system(name: str, value: str) -> SystemScores:
 
 
 def _read_file(name: str, path: str) -> dict[str, Figures]:
-    """Read the scores of each item from a file that ``--per-item`` wrote."""
-    if not Path(path).is_file():
-        raise UserError(
-            f"--{name} {path}: must be three figures (68.0,51.4,63.3) or a file, but is neither."
-        )
     by_item: dict[str, Figures] = {}
-    for number, line in read_lines(path):
-        if not line.strip():
-            continue
-        where = f"--{name} {path}:{number}"
+    for where, entry in read_objects(path):
         try:
-            entry = parse_json(line)
             key, figures = str(entry["id"]), tuple(float(entry[metric]) for metric in METRICS)
         except (ValueError, TypeError, KeyError):
-            raise UserError(f"{where}: must be {_MADE_BY}, but is not.") from None
+            key, figures = "", (math.nan,)
         # NaN, which JSON of Python may hold, would make every mean NaN; of two joined files, the
         # share would depend on their order
         if key in by_item or not all(map(math.isfinite, figures)):
-            raise UserError(f"{where}: item {key!r} comes twice, or its scores are not finite.")
+            raise UserError(
+                f"--{name} {where}: must be one item of what fairseq-mm score --preset how2 writes "
+                "with --per-item, with finite scores, and come once."
+            )
         by_item[key] = figures
     if not by_item:
         raise UserError(f"--{name} {path}: must have scores, but is empty.")
@@ -277,43 +199,23 @@ def _read_file(name: str, path: str) -> dict[str, Figures]:
 
 
 def _restrict_to_common_items(systems: list[SystemScores]) -> list[SystemScores]:
-    """Average the scores of each system over the items that all systems have.
-
-    Systems without scores of single items are returned unchanged.
-    """
-    # a share over different items would compare the systems on different videos
-    tables = [system.by_item for system in systems if system.by_item is not None]
-    if not tables:
+    """Average the scores of each system over the items that all systems with scores by item have;
+    a share over different items would compare the systems on different videos."""
+    with_items = [system for system in systems if system.by_item is not None]
+    if not with_items:
         return systems
-    common = [key for key in tables[0] if all(key in table for table in tables)]
+    common = [key for key in with_items[0].by_item if all(key in x.by_item for x in with_items)]
     if not common:
-        named = " and ".join(system.source for system in systems if system.by_item is not None)
+        named = " and ".join(system.source for system in with_items)
         raise UserError(f"{named}: have no item in common.")
-    restricted = []
-    for system in systems:
-        if system.by_item is not None:
-            by_item = {key: system.by_item[key] for key in common}
-            system = SystemScores.average(system.name, system.source, by_item)
-        restricted.append(system)
-    return restricted
-
-
-def _make_result(systems: Sequence[SystemScores], gain: VideoGain) -> dict[str, Any]:
-    result: dict[str, Any] = {
-        "systems": {
-            system.name: {"source": system.source, **dict(zip(METRICS, system.figures))}
-            for system in systems
-        },
-        "gain": dict(zip(METRICS, gain.gains)),
-        "gain_from_video": dict(zip(METRICS, gain.video_gains)),
-        "shares": dict(zip(METRICS, gain.shares)),
-        "share": gain.share,
-        "message": _write_message(gain),
-    }
-    sizes = [len(system.by_item) for system in systems if system.by_item is not None]
-    if sizes:
-        result["items"] = sizes[0]  # all are equal after the restriction to common items
-    return result
+    return [
+        system
+        if system.by_item is None
+        else SystemScores.average(
+            system.name, system.source, {key: system.by_item[key] for key in common}
+        )
+        for system in systems
+    ]
 
 
 def _write_message(gain: VideoGain) -> str:

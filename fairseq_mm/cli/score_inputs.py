@@ -1,23 +1,42 @@
-"""Reads the inputs of ``fairseq-mm score``: references, systems' texts, files of a data folder."""
+"""Reads the inputs of ``fairseq-mm score``: references and systems' texts, joined by item.
 
+Line numbers of fairseq-generate's output cannot show that it belongs to a data folder, because
+every folder has the same numbers. But it also prints the text of its folder, as ``T-`` lines or,
+without targets, as ``S-`` lines, which are compared with the folder's.
+"""
+
+import html
 import os
 import re
 import sys
-from collections.abc import Sequence
+import unicodedata
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
-from typing import Any, Callable, Optional, Union
+from typing import TYPE_CHECKING, Any, Callable, Optional, Union
 
-from fairseq_mm.cli.score_alignment import check_generated_for, check_generated_for_lines
 from fairseq_mm.data.indexed_oov import restore_oov_words
-from fairseq_mm.data.input_files import parse_json, read_lines
+from fairseq_mm.data.input_files import parse_json, read_json, read_lines
 from fairseq_mm.data.split_files import read_oov_words, read_references, read_visual_ids
-from fairseq_mm.data.story_file import read_stories
+from fairseq_mm.data.story_text import SEPARATOR, join_sentences, split_sentences
 from fairseq_mm.data.transcript_text import is_not_available
 from fairseq_mm.errors import UserError
-from fairseq_mm.metrics.copying import CopiedRun, CopiedRuns
-from fairseq_mm.metrics.generated_output import find_splits
-from fairseq_mm.metrics.hypotheses import Hypotheses, read_hypotheses
+from fairseq_mm.metrics.hypotheses import (
+    GeneratedOutput,
+    Hypotheses,
+    find_splits,
+    parse_generated,
+    read_hypotheses,
+)
+
+if TYPE_CHECKING:
+    from fairseq_mm.data.binarised_split import SplitText
+
+TRAINING_SPLIT = "train"
+# value of --constant without TEXT; an empty TEXT, as from an unset variable of a shell, differs
+MOST_FREQUENT = "\0"
+_SHOWN = 50  # characters of a text in a message
 
 
 @dataclass
@@ -26,15 +45,13 @@ class References:
 
     Args:
         path: Path of the file.
-        texts: Dict from item id to references, in the order of the file.
+        texts: Item id -> references, in the order of the file.
         visual_ids: Item id of each line of the split; None without a data folder.
         data: Path of the data folder; None without a data folder.
         split: Name of the split; None without a data folder.
         lines: Lines of the file if it has one reference per line; None if it has JSON.
-        aliases: Dict from other names of items, such as file names in a COCO annotation file, to
-            ids.
-        oov_words: Dict from item id to the words that replace the indexed OOV tokens ``<unk-0>``,
-            ``<unk-1>``, ... in the item's texts.
+        aliases: Other name of an item, such as a file name in a COCO annotation file -> id.
+        oov_words: Item id -> words that replace the indexed OOV tokens in the item's texts.
     """
 
     path: str
@@ -54,11 +71,11 @@ class JoinedTexts:
     Args:
         path: Path of the file of texts.
         hypotheses: Content of the file.
-        texts: Dict from item id to text, in the order of the references.
+        texts: Item id -> text, in the order of the references.
         missing: Ids of items that have references, but no text.
-        without_references: Dict from id to text, for ids in the file that have no references.
+        without_references: Id -> text, for ids in the file that have no references.
         not_compared: Reason why the ``T-`` or ``S-`` lines of fairseq-generate's output could not
-            be compared with the data folder; None if they were compared or do not exist.
+            be compared with the data folder.
     """
 
     path: str
@@ -84,7 +101,7 @@ class JoinedTexts:
         return {what: ids for what, ids in problems.items() if ids}
 
     def describe(self) -> dict[str, object]:
-        """Return the part of the JSON result about this file of texts: path, counts, problems."""
+        """Return the part of the JSON result about this file of texts."""
         return {
             "path": self.path,
             "layout": self.hypotheses.layout,
@@ -94,63 +111,22 @@ class JoinedTexts:
         }
 
 
-def _read_coco_annotations(path: str) -> References:
-    try:
-        content = parse_json(Path(path).read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, ValueError) as error:
-        raise UserError(f"{path}: cannot be read as a COCO annotation file: {error}") from None
-    references = References(path, {})
-    try:
-        for annotation in content["annotations"]:
-            key, caption = str(annotation["image_id"]), annotation["caption"]
-            if not isinstance(caption, str):
-                raise TypeError
-            references.texts.setdefault(key, []).append(caption)
-        # annotations number the images, but a system may name their files
-        for image in content.get("images", []):
-            if "file_name" in image:
-                references.aliases[PurePosixPath(image["file_name"]).name] = str(image["id"])
-    except (KeyError, TypeError, AttributeError):
-        raise UserError(
-            f'{path}: must be a COCO annotation file, {{"annotations": [{{"image_id": ..., '
-            '"caption": ...}, ...]}, but is not. References of other layouts are .jsonl files.'
-        ) from None
-    return references
+def existing_file(data: Optional[Union[str, Path]], *names: str) -> Optional[str]:
+    """Return the path of a file in the data folder ``data``; None without such a file or folder."""
+    path = None if data is None else Path(data, *names)
+    return str(path) if path is not None and path.is_file() else None
 
 
-def _is_plain(path: str) -> bool:
-    """Return True if a file of references has a text, not a JSON object, on each line."""
-    if path.endswith(".jsonl"):
-        return False
-    try:
-        with open(path, encoding="utf-8") as file:
-            first = next((line for line in file if line.strip()), "{")
-    except (OSError, UnicodeDecodeError):
-        return False  # the reader of JSONL reports it with the path
-    return not first.lstrip().startswith("{")
-
-
-def _read_plain(path: str, visual_ids: Optional[list[str]]) -> References:
-    """Read a file with one reference per line.
-
-    ``visual_ids`` has the item id of each line; if it is None, each line is an item, and ids are
-    numbers from 0.
-    """
-    # not splitlines, which also breaks at U+2028 and others, where fairseq does not
-    lines = Path(path).read_text(encoding="utf-8").split("\n")
-    if lines[-1] == "":
-        lines.pop()
-    if visual_ids is None:
-        visual_ids = [str(number) for number in range(len(lines))]
-    elif len(visual_ids) != len(lines):
-        raise UserError(
-            f"{path}: must have a reference for each of the split's {len(visual_ids)} lines, but "
-            f"has {len(lines)} lines."
-        )
-    references = References(path, {}, visual_ids, lines=lines)
-    for key, line in zip(visual_ids, lines):
-        references.texts.setdefault(key, []).append(line)
-    return references
+def find_source(path: Optional[str], split: Optional[str]) -> tuple[Optional[str], Optional[str]]:
+    """Return the data folder that the first JSON record of a file names, and ``split`` or else the
+    split that it names; None if it names none."""
+    if path is None or not os.path.isfile(path):
+        return None, split
+    _, line = next(read_lines(path), (0, ""))
+    record = parse_json(line) if line.startswith("{") and '"data"' in line else {}
+    if not isinstance(record.get("data"), str) or not isinstance(record.get("split"), str):
+        return None, split
+    return record["data"], split or record["split"]
 
 
 def find_split(path: Optional[str], data: Optional[Union[str, Path]]) -> str:
@@ -177,18 +153,12 @@ def find_split(path: Optional[str], data: Optional[Union[str, Path]]) -> str:
 
 
 def read_split_ids(data: str, split: str) -> list[str]:
-    """Read the item id (``visual_ids``) of each line of a split of a data folder."""
+    """Read the item id of each line of a split of a data folder."""
     return read_visual_ids(str(Path(data) / f"{split}.visual_ids"))
 
 
 def reference_name(split: str, references_of: str) -> str:
-    """Return the name of the data folder's file with the references of a split.
-
-    Args:
-        split: Name of the split.
-        references_of: ``item`` for the file with the references of each image sequence (or image,
-            or video); ``album`` for the file with the references of each sequence's whole album.
-    """
+    """Return the name of the data folder's file with the references of a split."""
     return f"{split}.{'' if references_of == 'item' else references_of + '_'}references.jsonl"
 
 
@@ -200,10 +170,9 @@ def read_score_references(
     Args:
         data: Path of the data folder; None without a data folder.
         split: Name of the split.
-        references: Path of a file of references (default: the file in the data folder).
-        references_of: ``item`` or ``album``, see :func:`reference_name`.
+        references: Path of a file of references (default: those of the data folder).
+        references_of: ``item``, or ``album`` for all stories of each image sequence's album.
     """
-    # --references replaces the folder's file; the folder still says which items its lines are
     if references is None and data is None:
         raise UserError("references are needed: give --data DIR (and --split), or --references.")
     path = references or str(Path(data or "", reference_name(split, references_of)))
@@ -232,18 +201,54 @@ def read_score_references(
     return result
 
 
-def existing_file(data: Optional[Union[str, Path]], *names: str) -> Optional[str]:
-    """Return the path of a file in the data folder ``data``; None without such a file or folder.
+def _read_coco_annotations(path: str) -> References:
+    references = References(path, {})
+    content = read_json(path)
+    try:
+        for annotation in content["annotations"]:
+            key, caption = str(annotation["image_id"]), annotation["caption"]
+            if not isinstance(caption, str):
+                raise TypeError
+            references.texts.setdefault(key, []).append(caption)
+        # annotations number the images, but a system may name their files
+        for image in content.get("images", []):
+            if "file_name" in image:
+                references.aliases[PurePosixPath(image["file_name"]).name] = str(image["id"])
+    except (KeyError, TypeError, AttributeError):
+        raise UserError(
+            f'{path}: must be a COCO annotation file, {{"annotations": [{{"image_id": ..., '
+            '"caption": ...}, ...]}, but is not. References of other layouts are .jsonl files.'
+        ) from None
+    return references
 
-    ``names`` are the subfolders, if any, and the name of the file.
-    """
-    path = None if data is None else Path(data, *names)
-    return str(path) if path is not None and path.is_file() else None
+
+def _is_plain(path: str) -> bool:
+    """Return True if a file of references has a text, not a JSON object, on each line."""
+    if path.endswith(".jsonl"):
+        return False
+    first = next((line for _, line in read_lines(path) if line.strip()), "{")
+    return not first.lstrip().startswith("{")
+
+
+def _read_plain(path: str, visual_ids: Optional[list[str]]) -> References:
+    """Read a file with one reference per line; without ``visual_ids``, each line is an item."""
+    lines = [line for _, line in read_lines(path)]
+    if visual_ids is None:
+        visual_ids = [str(number) for number in range(len(lines))]
+    elif len(visual_ids) != len(lines):
+        raise UserError(
+            f"{path}: must have a reference for each of the split's {len(visual_ids)} lines, but "
+            f"has {len(lines)} lines."
+        )
+    references = References(path, {}, visual_ids, lines=lines)
+    for key, line in zip(visual_ids, lines):
+        references.texts.setdefault(key, []).append(line)
+    return references
 
 
 def join_texts(path: str, references: References) -> JoinedTexts:
     """Read the texts of a system, and assign each text to an item of ``references``."""
-    item_ids: Sequence[str] = list(references.texts)
+    item_ids = list(references.texts)
     read = read_hypotheses(
         path, item_ids=item_ids, visual_ids=references.visual_ids, split=references.split
     )
@@ -251,7 +256,7 @@ def join_texts(path: str, references: References) -> JoinedTexts:
     if references.data is not None and references.split is not None:
         not_compared = check_generated_for(path, read.output, references.data, references.split)
     if references.lines is not None:
-        check_generated_for_lines(path, read.output, references.path, references.lines)
+        _check_generated_for_lines(path, read.output, references.path, references.lines)
     texts: dict[str, str] = {}
     unknown: dict[str, str] = {}
     for key, text in read.texts.items():
@@ -293,86 +298,77 @@ class _LineNumbers(Sequence[str]):
         return str(number)
 
 
-def read_without_references(path: str, data: Optional[str], split: str) -> JoinedTexts:
+def read_without_references(path: str, data: Optional[str], split: Optional[str]) -> JoinedTexts:
     """Read the texts of a system that is scored without references.
 
     The ids of the texts are read from the file. If the file has no ids, the ids are line numbers,
-    counted from 0.
-
-    Args:
-        path: Path of the file of texts.
-        data: Path of the data folder, with whose text fairseq-generate's output is compared; None
-            if there is no data folder.
-        split: Name of the split.
+    counted from 0. Output of fairseq-generate is compared with the text of ``data``.
     """
     lines = [line for _, line in read_lines(path)]
-    first = next((line for line in lines if line.strip()), "")
-    if first.lstrip().startswith("{") and '"hypothesis"' not in first:
-        texts = {story.id: story.tokens for story in read_stories(path)}
-        return JoinedTexts(path, Hypotheses(texts, "stories"), texts)
-    read = read_hypotheses(
-        path,
-        # the count of a plain file's lines must be the count of items
-        item_ids=[str(i) for i in range(len(lines))],
-        visual_ids=_LineNumbers(),
-        split=None if data is None else split,
-    )
+    # the ids of a plain text file stand before its tabs
+    has_ids = all("\t" in line for line in lines)
+    ids = [line.split("\t")[0] if has_ids else str(i) for i, line in enumerate(lines)]
+    split = None if data is None else split
+    read = read_hypotheses(path, item_ids=ids, visual_ids=_LineNumbers(), split=split)
     not_compared = None if data is None else check_generated_for(path, read.output, data, split)
     return JoinedTexts(path, read, read.texts, not_compared=not_compared)
 
 
-def read_alone(path: str) -> JoinedTexts:
-    """Read a system's texts that are not scored: JSONL, COCO results or lines ``id<TAB>text``."""
-    # the ids of a plain text file stand before its tabs; without references, no others are known
-    read = read_hypotheses(path, item_ids=[line.split("\t")[0] for _, line in read_lines(path)])
-    return JoinedTexts(path, read, read.texts)
-
-
-def copied_runs(
-    systems: Sequence[Sequence[list[str]]], training: str
-) -> tuple[list[list[CopiedRun]], int]:
-    """Find the longest run of words that each story copies from the training text.
+def constant_texts(
+    text: str, data: Optional[str], split: str, references: Optional[References]
+) -> JoinedTexts:
+    """Return the texts of an imaginary system that generates the same text for every item.
 
     Args:
-        systems: For each system, the words of each of its stories.
-        training: Path of the training text.
-
-    Returns:
-        runs: For each system, the longest copied run of each of its stories.
-        num_words: Number of words of the training text.
+        text: The text, or ``MOST_FREQUENT`` for the most frequent text of the training split.
+        data: Path of the data folder; None without a data folder.
+        split: Name of the split.
+        references: References of the items; None for stories of prompts, which have no references:
+            the items are then the lines of the split.
     """
-    from tqdm.auto import tqdm
+    if text == MOST_FREQUENT:
+        text = _most_frequent_text(_open_text("--constant without TEXT", data, TRAINING_SPLIT))
+    elif os.path.exists(text):  # --constant FILE: HYPOTHESES was meant
+        raise UserError(f"--constant {text}: must be a text, but is a file or folder.")
+    elif not text.strip():
+        raise UserError(f"--constant: must have words, but is {text!r}.")
+    if references is not None:
+        items = list(references.texts)
+    else:
+        items = list(map(str, range(len(_open_text("--constant", data, split)))))
+    texts = dict.fromkeys(items, text)
+    return JoinedTexts(f"every text is {text!r}", Hypotheses(texts, "constant"), texts)
 
-    size = os.path.getsize(training) if os.path.isfile(training) else None
-    # the search counts characters, the size is in bytes: most characters are one byte
-    with tqdm(
-        total=size, unit="B", unit_scale=True, desc="training text", leave=False, disable=None
-    ) as bar:
-        search = CopiedRuns([words for stories in systems for words in stories])
-        search.read_file(training, progress=bar.update)
-    if not search.words_read:
-        raise UserError(f"{training}: must have training stories, but is empty.")
-    runs = iter(search.results())
-    return [[next(runs) for _ in stories] for stories in systems], search.words_read
+
+def _open_text(option: str, data: Optional[str], split: str) -> "SplitText":
+    if data is None:
+        raise UserError(f"{option}: needs --data.")
+    from fairseq_mm.data.binarised_split import find_split_text
+
+    text = find_split_text(data, split)
+    if text is None or len(text) == 0:
+        raise UserError(f"{option}: {data} has no binarised text of the split {split}.")
+    return text
 
 
-def _read_transcripts(path: str) -> dict[str, str]:
-    texts: dict[str, str] = {}
-    for number, line in read_lines(path):
-        if not line.strip():
-            continue
-        try:
-            entry = parse_json(line)
-            key, text = entry["id"], entry["transcript"]
-        except (ValueError, TypeError, KeyError):
-            key, text = None, None
-        if not isinstance(key, str) or not isinstance(text, str):
-            raise UserError(
-                f'{path}:{number}: must be {{"id": "...", "transcript": "..."}}, but is '
-                f"{line[:60]!r} instead."
-            )
-        texts[key] = text
-    return texts
+def _most_frequent_text(text: "SplitText") -> str:
+    """Return the most frequent line of a text; of visual stories, the most frequent first sentence,
+    second sentence, and so on, because whole stories hardly repeat."""
+    counts: list[Counter[str]] = []
+    for line in range(len(text)):
+        parts = split_sentences(text.decode(text.tokens(line), line))
+        counts.extend(Counter() for _ in range(len(parts) - len(counts)))
+        for count, part in zip(counts, parts):
+            count[part] += 1
+    # Counter.most_common keeps the order of first occurrence among equal counts
+    return join_sentences([count.most_common(1)[0][0] for count in counts])
+
+
+def without_separators(text: str) -> str:
+    """Remove the sentence separators (``<sent>``) of a story; other texts are unchanged."""
+    if SEPARATOR not in text:
+        return text  # with its spaces, which split and join would normalize
+    return " ".join(word for word in text.split() if word != SEPARATOR)
 
 
 def read_sources(
@@ -382,12 +378,21 @@ def read_sources(
 
     Returns:
         Tokens of each video's transcript; None for a video without a transcript, or with the text
-        "transcript not available". None instead of the list if there is no file of transcripts.
+        "transcript not available". None instead of the list if there are no transcripts.
     """
     path = existing_file(data, f"{split}.transcripts.jsonl")
     if path is None:
         return None
-    by_id = _read_transcripts(path)
+    by_id: dict[str, str] = {}
+    for number, line in read_lines(path):
+        try:
+            entry = parse_json(line)
+            by_id[entry["id"]] = str(entry["transcript"])
+        except (ValueError, TypeError, KeyError):
+            raise UserError(
+                f'{path}:{number}: must be {{"id": "...", "transcript": "..."}}, but is '
+                f"{line[:60]!r} instead."
+            ) from None
     texts = (by_id.get(key, "") for key in ids)
     # an empty transcript has no n-grams: all of a summary's would count as novel
     return [None if is_not_available(text) else tokenize(text) or None for text in texts]
@@ -396,15 +401,7 @@ def read_sources(
 def oov_words_by_video(
     data: Optional[str], split: str, visual_ids: Sequence[str]
 ) -> dict[str, list[str]]:
-    """Return a dict from video id to the words for ``<unk-0>``, ``<unk-1>``, ... in its texts.
-
-    The result is empty if the data folder has no file of such words.
-
-    Args:
-        data: Path of the data folder; None without a data folder.
-        split: Name of the split.
-        visual_ids: Video id of each line of the split.
-    """
+    """Return a dict from video id to the words for ``<unk-0>``, ``<unk-1>``, ... in its texts."""
     path = existing_file(data, f"{split}.unknowns.jsonl")
     if path is None:
         return {}
@@ -418,8 +415,160 @@ def oov_words_by_video(
 
 
 def restored(text: str, oov_words: Optional[Sequence[str]]) -> str:
-    """Replace the indexed OOV tokens ``<unk-0>``, ``<unk-1>``, ... of a text by ``oov_words``.
-
-    If ``oov_words`` is None, the text is returned unchanged.
-    """
+    """Replace the indexed OOV tokens ``<unk-0>``, ``<unk-1>``, ... of a text by ``oov_words``."""
     return text if oov_words is None or "<unk-" not in text else restore_oov_words(text, oov_words)
+
+
+def check_generated_for(
+    path: str, output: Optional[GeneratedOutput], data: str, split: Optional[str]
+) -> Optional[str]:
+    """Compare the ``T-`` or ``S-`` lines of fairseq-generate's output with a data folder.
+
+    Returns:
+        Reason why the lines could not be compared; None if they have been compared, or if
+        ``output`` is None.
+    """
+    if output is None:
+        return None
+    printed = output.targets or output.sources
+    if not printed:
+        return f"not compared with {data}: the file has no T- or S- lines"
+    from fairseq_mm.data.binarised_split import find_split_text
+
+    text = find_split_text(data, split, is_source=not output.targets)
+    if text is None:
+        side = "" if output.targets else "source "
+        return f"not compared with {data}: it has no binarised {side}text of the split {split}"
+    last = max(printed)
+    if last >= len(text):
+        raise UserError(
+            f"{path}: line {last} must be one of the {len(text)} lines of {text.path} (counted "
+            "from 0); it was generated from another split or data folder."
+        )
+    # fairseq-generate decodes targets like hypotheses, but prints only hypotheses in both forms:
+    # H- before decoding, D- after it
+    both = [i for i in output.hypotheses.keys() & output.detokenised.keys() if i < len(text)]
+    decoders = []
+    for decode in (lambda tokens, line: tokens, text.decode):
+        equal = sum(
+            extract_letters(decode(output.hypotheses[i][0][1], i))
+            == extract_letters(output.detokenised[i][0][1])
+            for i in both
+        )
+        if 2 * equal >= len(both):
+            decoders.append(decode)
+    if not decoders:
+        changed = "--bpe or --tokenizer has changed the words of its lines"
+        return f"not compared with {text.path}: {changed}"
+
+    def expected(line: int) -> list[str]:
+        return [decode(text.tokens(line), line) for decode in decoders]
+
+    differing = [
+        number
+        for number, (_, found) in sorted(printed.items())
+        # a killed run may end inside a line: the text of its last line may be missing
+        if (found or number != output.cut_short)
+        and not any(_is_beginning(found, line) for line in expected(number))
+    ]
+    _refuse(path, output, differing, text.path, lambda number: expected(number)[-1])
+    return None
+
+
+def check_scores_for(
+    path: str, num_tokens: Mapping[int, int], data: str, split: str
+) -> Optional[int]:
+    """Check that ``fairseq-generate --score-reference`` has scored a split of a data folder.
+
+    Args:
+        path: Path of the output.
+        num_tokens: Line of the split -> number of scored tokens in the output.
+        data: Path of the data folder.
+        split: Name of the split.
+
+    Returns:
+        Number of lines of the split; None if the folder has no binarised text.
+    """
+    from fairseq_mm.data.binarised_split import find_split_text
+
+    text = find_split_text(data, split)
+    if text is None:
+        return None
+    output = parse_generated(path, Path(path).read_text(encoding="utf-8"))
+    # None, not False, if the output has no log: then only the texts can tell
+    if output.scores_references is False:
+        raise UserError(
+            f"{path}: its log says that the texts were generated; perplexity needs "
+            "fairseq-generate --score-reference."
+        )
+    check_generated_for(path, output, data, split)
+    longest = max(num_tokens.values())
+    for number, count in sorted(num_tokens.items()):
+        size = int(text.lines.sizes[number]) if number < len(text) else count
+        # a shorter text was cut at the run's maximum length, and is then as long as the longest
+        if count > size or (count < size and count < longest):
+            raise UserError(
+                f"{path}: P-{number} has {count} scores, but line {number} (counted from 0) of "
+                f"{text.path} has {size} tokens, its end included: it was generated from "
+                "another data folder or split."
+            )
+    return len(text)
+
+
+def _check_generated_for_lines(
+    path: str, output: Optional[GeneratedOutput], references_path: str, lines: Sequence[str]
+) -> None:
+    """Compare the ``T-`` lines of fairseq-generate's output with a text file of references.
+
+    A ``T-`` line that equals no reference is accepted: references may be tokenized differently.
+    """
+    if output is None:
+        return
+    # a text can occur in several lines: it is wrong only if its own line is not among them
+    positions: dict[str, list[int]] = {}
+    for position, line in enumerate(lines):
+        positions.setdefault(extract_letters(line), []).append(position)
+    differing = [
+        number
+        for number, (_, text) in sorted(output.targets.items())
+        if number < len(lines)
+        and not _is_beginning(text, lines[number])
+        and number not in positions.get(extract_letters(text), [number])
+    ]
+    _refuse(path, output, differing, references_path, lines.__getitem__)
+
+
+def _refuse(
+    path: str,
+    output: GeneratedOutput,
+    differing: Sequence[int],
+    folder_path: str,
+    expected: Callable[[int], str],
+) -> None:
+    """Raise UserError if lines of fairseq-generate's output differ from those of a data folder."""
+    if not differing:
+        return
+    printed, letter = (output.targets, "T") if output.targets else (output.sources, "S")
+    number = differing[0]
+    file_line, text = printed[number]
+    raise UserError(
+        f"{path}:{file_line}: {letter}-{number} is {text[:_SHOWN]!r}, but line {number} (counted "
+        f"from 0) of {folder_path} is {expected(number)[:_SHOWN]!r} ({len(differing)} of "
+        f"{len(printed)} such lines differ): it was generated from another data folder or split."
+    )
+
+
+def _is_beginning(text: str, line: str) -> bool:
+    """Return True if ``line`` begins with ``text``; only letters and digits are compared."""
+    letters = extract_letters(text)
+    if letters or not extract_letters(line):
+        return extract_letters(line).startswith(letters)
+    # every line begins with an empty string, so texts without letters are compared as they are
+    return text.strip() != "" and line.lstrip().startswith(text.strip())
+
+
+def extract_letters(text: str) -> str:
+    """Return the letters and digits of a text in lower case; tokenizers do not change them."""
+    # NFKC: sentencepiece normalizes text in this form; tokenizers of Moses escape & as &amp;
+    normal = unicodedata.normalize("NFKC", html.unescape(text).casefold())
+    return "".join(filter(str.isalnum, normal))

@@ -21,16 +21,18 @@ from fairseq_mm.cli import arguments
 from fairseq_mm.cli.arguments import Rows, flag
 from fairseq_mm.cli.records import list_first
 from fairseq_mm.errors import UserError, first_line, import_extra
-from fairseq_mm.metrics.score_rows import Row, count_label, ratio_row, signature
+from fairseq_mm.metrics.score_rows import Row, count_label, mean_row, signature
+from fairseq_mm.metrics.text_scores import Metric
 
-CLIP_METRICS = ("clipscore", "refclipscore")
-# metric -> names of its scores
-FIGURES: dict[str, tuple[str, ...]] = {
-    "clipscore": ("clipscore",),
-    "refclipscore": ("refclipscore",),
-    "bertscore": ("bertscore_precision", "bertscore_recall", "bertscore_f1"),
+METRICS = {
+    "clipscore": Metric(None, needs=("images", "clip_model")),
+    "refclipscore": Metric(None, needs=("references", "images", "clip_model")),
+    "bertscore": Metric(
+        None,
+        ("bertscore_precision", "bertscore_recall", "bertscore_f1"),
+        ("references", "bert_model"),
+    ),
 }
-METRIC_OF_FIGURE = dict.fromkeys(FIGURES["bertscore"], "bertscore")
 WEIGHT = 2.5
 PROMPT = "A photo depicts "
 _NAMED = 3  # ids in a message
@@ -45,16 +47,6 @@ _BEST_LAYERS = {
     ("xlm-roberta", 12): 9,
     ("xlm-roberta", 24): 17,
 }
-
-# option -> metrics that read it
-READ_BY = {
-    "images": CLIP_METRICS,
-    "clip_model": CLIP_METRICS,
-    "bert_model": ("bertscore",),
-    "bert_layer": ("bertscore",),
-    "device": tuple(FIGURES),
-}
-NEEDED = ("images", "clip_model", "bert_model")
 ARGUMENTS: Rows = {
     "--images": (
         "Folder or .tar of the images, for clipscore and refclipscore; may be given again.",
@@ -97,22 +89,13 @@ class ModelMetrics:
     def score(
         self, metric: str, texts: Sequence[str], references: Sequence[Sequence[str]]
     ) -> list[Row]:
-        """Compute the scores of a metric.
-
-        Args:
-            metric: Name of the metric, a key of :data:`FIGURES`.
-            texts: Text of each image or video.
-            references: References of each image or video; empty for clipscore.
-        """
-        if metric in CLIP_METRICS:
-            if self._clip is None:
-                self._clip = _ClipScorer(self._args, self._ids, self._show)
+        """Compute the scores of a metric of :data:`METRICS` for the texts of two systems."""
+        if metric != "bertscore":
+            self._clip = self._clip or _ClipScorer(self._args, self._ids, self._show)
             self._show(metric)
             return [self._clip.score(metric, texts, references)]
-        if self._bert is None:
-            self._show(f"{metric}: load the model")
-            self._bert = _Model(self._args, "bert_model")
         self._show(metric)
+        self._bert = self._bert or _Model(self._args, "bert_model")
         return _bertscore_rows(self._bert, self._args.bert_layer, texts, references)
 
 
@@ -227,7 +210,6 @@ class _ClipScorer:
                 best = max(0.0, *(float(caption @ other) for other in others))
                 value = 2 * value * best / (value + best) if value + best else 0.0
             values.append(value)
-        lacking = values.count(None)
         sign = signature(
             metric,
             refs=count_label(references) if has_references else None,
@@ -237,12 +219,10 @@ class _ClipScorer:
             **self._model.signature,
         )
         notes = _note_empty(texts)
+        lacking = values.count(None)
         if lacking:
             notes.append(f"{lacking} without an image left out")
-        # items without an image count 0, since the comparison of two systems needs equal items
-        sums = np.array([[value or 0.0, value is not None] for value in values], dtype=float)
-        scored = len(values) - lacking
-        return ratio_row(metric, sums, sign, "; ".join(notes), scored=scored, per_item=values)
+        return mean_row(metric, values, sign, "; ".join(notes))
 
 
 def _bertscore_rows(
@@ -281,7 +261,7 @@ def _bertscore_rows(
             )
             scores[i] = [result[name].item() for name in ("precision", "recall", "f1")]
     rows = []
-    for column, name in enumerate(FIGURES["bertscore"]):
+    for column, name in enumerate(METRICS["bertscore"].figures):
         sign = signature(
             name,
             refs=count_label(references),
@@ -291,9 +271,8 @@ def _bertscore_rows(
             rescaled="no",
             **model.signature,
         )
-        values = scores[:, column].tolist()
-        sums = np.stack([scores[:, column], np.ones(len(scores))], axis=1)
-        rows.append(ratio_row(name, sums, sign, "; ".join(_note_empty(texts)), per_item=values))
+        note = "; ".join(_note_empty(texts))
+        rows.append(mean_row(name, scores[:, column].tolist(), sign, note))
     return rows
 
 

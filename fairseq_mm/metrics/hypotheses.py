@@ -1,23 +1,77 @@
 """Reads generated texts: fairseq-generate's output, JSONL, plain text files, COCO results.
 
 The format is detected from the content. Texts are returned by the id of their item (image, video or
-story). If an item has several texts, one text is returned and the id is reported.
+story). If an item has several texts, the first or best is returned and the id is reported.
 """
 
+import ast
 import re
-from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from typing import Any, Optional
 
-from fairseq_mm.data.input_files import parse_json
+from fairseq_mm.data.input_files import decoded, parse_json, read_bytes
 from fairseq_mm.errors import UserError
-from fairseq_mm.metrics.generated_output import (
-    GeneratedOutput,
-    has_generated_lines,
-    parse_generated,
+
+_LINE = re.compile(r"^([STHDP])-([0-9]{1,15})\t([^\t\n]*)\t?(.*)$", re.MULTILINE)
+_SPLIT = re.compile(r"(?:'gen_subset': '|^Generate )([^'\s]*)(?:'| with beam)", re.MULTILINE)
+_SCORES_REFERENCES = re.compile(r"(?:'score_reference': |\bscore_reference=)(True|False)")
+_N_BEST = re.compile(r"(?:'nbest': |\bnbest=)([0-9]{1,9})")
+# lines of commands that log the options of generation, but generate nothing
+_OTHER_LOGS = re.compile(r"^.*\bfairseq_cli\.(?!generate\b).*$", re.MULTILINE)
+LOGGED_SETTINGS = re.compile(
+    r"^.*\| INFO \| fairseq_cli\.generate \| (\{.*|Namespace\(.*)$", re.MULTILINE
 )
+# Settings that decide fairseq-generate's texts, as its log names them; the last six are the tasks'.
+_SETTINGS = """
+    path beam nbest lenpen unkpen min_len max_len_a max_len_b unnormalized no_repeat_ngram_size
+    sampling sampling_topk sampling_topp typical_p temperature
+    diverse_beam_groups diverse_beam_strength prefix_size seed no_seed_provided fp16 bf16 gen_subset
+    features model_overrides
+    allow_unk prefix_words min_words_per_sentence max_words_per_sentence repetition_penalty
+    end_after_punctuation
+"""
+_DECODING = tuple(_SETTINGS.split())
+# without the split: a run of another split is refused where the caller knows the split
+_OF_ONE_RUN = [name for name in (*_DECODING, "data") if name != "gen_subset"]
+# shorter runs may equal their targets by chance
+_LEAST_REPEATED = 10
+
+
+@dataclass
+class GeneratedOutput:
+    """Parsed output of fairseq-generate. An item is a line of the split, numbered from 0.
+
+    Args:
+        splits: Names of the splits in the log.
+        scores_references: Value of ``--score-reference`` in the log; None without a log.
+        sources: Number of an item -> file line and text of its ``S-`` line.
+        targets: Number of an item -> file line and text of its ``T-`` line.
+        hypotheses: Number of an item -> scores and texts of its ``H-`` lines, in file order.
+        detokenised: The same for ``D-`` lines.
+        cut_short: Number of the file's last item if it lacks lines that all others have, so that
+            its texts are ignored.
+    """
+
+    splits: list[str]
+    scores_references: Optional[bool]
+    sources: dict[int, tuple[int, str]] = field(default_factory=dict)
+    targets: dict[int, tuple[int, str]] = field(default_factory=dict)
+    hypotheses: dict[int, list[tuple[float, str]]] = field(default_factory=dict)
+    detokenised: dict[int, list[tuple[float, str]]] = field(default_factory=dict)
+    cut_short: Optional[int] = None
+
+    def repeats_targets(self) -> bool:
+        """Return True if every text equals its target, as with ``--score-reference``; always False
+        if the log has the value of this option, or there are fewer than ten texts."""
+        if self.scores_references is not None or len(self.hypotheses) < _LEAST_REPEATED:
+            return False
+        # in targets fairseq prints <<unk>>, so that an unknown word equals no hypothesis
+        targets = {i: text.replace("<<unk>>", "<unk>") for i, (_, text) in self.targets.items()}
+        return all(
+            words == targets.get(i) for i, scored in self.hypotheses.items() for _, words in scored
+        )
 
 
 @dataclass
@@ -25,15 +79,13 @@ class Hypotheses:
     """Generated texts by item id (of an image, a video or a story), in the order of the file.
 
     Args:
-        texts: Dict from item id to text.
+        texts: Item id -> text.
         layout: Detected format of the file.
-        repeated: Ids of items that should have one text, but have several; the first text is in
-            ``texts``.
+        repeated: Ids of items that should have one text, but have several.
         unused: Number of further texts that are ignored without an error: lower ranks of an n-best
             list, and texts of an item's second and later lines in the split.
         cut_short: Ids of items whose lines are incomplete at the end of the file.
-        equal_to_targets: Ids of all items, if every text equals its target in the ``T-`` line of
-            fairseq-generate's output; otherwise empty.
+        equal_to_targets: Ids of all items, if every text equals its target in the ``T-`` line.
         output: Parsed output of fairseq-generate; None for files of other formats.
     """
 
@@ -44,31 +96,28 @@ class Hypotheses:
     cut_short: list[str] = field(default_factory=list)
     equal_to_targets: list[str] = field(default_factory=list)
     output: Optional[GeneratedOutput] = None
-    _last_key: Optional[str] = None
-    _returned: set[str] = field(default_factory=set)
 
-    def add(self, key: str, text: str) -> None:
-        if key in self.texts:
-            if key not in self.repeated:
-                self.repeated.append(key)
-            # texts of one item in a row are an n-best list; an id that returns later is another run
-            if key != self._last_key:
-                self._returned.add(key)
-        else:
-            self.texts[key] = text
-        self._last_key = key
+    def add_all(self, pairs: Iterable[tuple[str, str]], path: str) -> "Hypotheses":
+        """Add pairs of id and text. Texts of one item in a row are an n-best list; if all ids
+        return later, the file ``path`` joins several runs."""
+        last, returned = None, set()
+        for key, text in pairs:
+            if key in self.texts:
+                if key not in self.repeated:
+                    self.repeated.append(key)
+                if key != last:
+                    returned.add(key)
+            self.texts.setdefault(key, text)
+            last = key
+        if len(returned) == len(self.texts) > 1:
+            raise _several_runs(path, f"each id (such as {self.repeated[0]!r}) comes twice or more")
+        return self
 
-    def check_one_run(self, path: str) -> None:
-        """Raise UserError if every id has several texts, as in a file that joins several runs.
 
-        ``path`` is the path of the file, for the message.
-        """
-        if len(self._returned) == len(self.texts) > 1:
-            raise UserError(
-                f"{path}: each of its {len(self.texts)} ids (such as {self.repeated[0]!r}) comes "
-                "twice or more: the file must hold one run, but holds several; score each run by "
-                "itself."
-            )
+def _several_runs(where: str, why: str) -> UserError:
+    return UserError(
+        f"{where}: {why}: the file must hold one run, but holds several; score each run by itself."
+    )
 
 
 def read_hypotheses(
@@ -78,87 +127,68 @@ def read_hypotheses(
     visual_ids: Optional[Sequence[str]] = None,
     split: Optional[str] = None,
 ) -> Hypotheses:
-    """Read a file of generated texts. Raise UserError naming the line, if the format is wrong.
+    """Read a file of generated texts.
 
     Args:
         path: Path of the file.
-        item_ids: Ids of the items (images, videos or stories) that have references, in order. Line
-            i of a plain text file is the text of item i, unless the lines are an id, a tab and a
-            text, like the output of fairseq-mm caption.
-        visual_ids: Item id of each line of the split. The ids are needed for the output of
-            fairseq-generate, and for plain text files with one line per line of the split. With
-            None, fairseq-generate's output is refused.
+        item_ids: Ids of the items that have references, in order. Line i of a plain text file is
+            the text of item i, unless the lines are an id, a tab and a text.
+        visual_ids: Item id of each line of the split, for the output of fairseq-generate, and for
+            plain text files with one line per line of the split.
         split: Name of the split; output of fairseq-generate for another split is refused. None
             accepts any split.
     """
-    try:
-        # editors on Windows begin a file with a byte order mark, which would join the first word
-        with open(path, encoding="utf-8-sig") as file:
-            text = file.read()
-    except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise UserError(f"{path}: cannot be read as text: {reason}") from None
+    # progress bars and Windows end lines with \r, too
+    text = re.sub("\r\n?", "\n", decoded(read_bytes(path), path))
     # an empty list is a COCO results file without captions
     if re.fullmatch(r"\s*(\[\s*\]\s*)?", text):
         raise UserError(f"{path}: must have generated texts, but is empty.")
     # a caption may begin with a bracket too: only a bracket and an object are JSON
     if re.match(r"\s*\[\s*\{", text):
-        return _read_coco_results(path, text)
+        pairs = [_read_entry(x, f"{path}: entry {i}") for i, x in enumerate(parse_json(text, path))]
+        return Hypotheses({}, "coco").add_all(pairs, path)
     if re.match(r"\s*\{", text):
         return _read_jsonl(path, text)
-    if has_generated_lines(path, text):
+    if re.search(r"^[HD]-[0-9]{1,15}\t", text, re.MULTILINE):
         return _read_generated(path, text, visual_ids, split)
-    return _read_plain(path, text, item_ids, visual_ids)
+    lines = text.removesuffix("\n").split("\n")
+    if all(re.match(r"[STHDPAIE]-[0-9]+\s", line) for line in lines if line.strip()):
+        raise UserError(
+            f"{path}: must have lines H-NUMBER, score and text, as fairseq-generate prints them, "
+            f"but begins with {lines[0][:40]!r}."
+        )
+    return _read_plain(path, lines, item_ids, visual_ids)
 
 
-def _read_coco_results(path: str, text: str) -> Hypotheses:
-    try:
-        entries = parse_json(text)
-    except ValueError as error:
-        raise UserError(f"{path}: must be COCO results, but is no JSON: {error}") from None
-    hypotheses = Hypotheses({}, "coco")
-    for number, entry in enumerate(entries):
-        is_entry = isinstance(entry, dict) and "image_id" in entry
-        if not is_entry or not isinstance(entry.get("caption"), str):
-            raise UserError(
-                f'{path}: entry {number} must be {{"image_id": ..., "caption": "..."}}, but is '
-                f"{str(entry)[:60]!r} instead."
-            )
-        hypotheses.add(str(entry["image_id"]), entry["caption"])
-    hypotheses.check_one_run(path)
-    return hypotheses
+def _read_entry(entry: Any, where: str) -> tuple[str, str]:
+    """Return id and text of an entry of COCO results or of a record of JSONL."""
+    entry = entry if isinstance(entry, dict) else {}
+    key = entry.get("id", entry.get("image_id"))
+    text = entry.get("hypothesis", entry.get("caption"))
+    if text is None and isinstance(entry.get("story"), str):  # what people wrote for a prompt
+        text = " ".join(entry["story"].replace("\n", " <newline> ").split())
+    # True is an int in Python, but no id
+    if not isinstance(text, str) or not isinstance(key, (str, int)) or isinstance(key, bool):
+        raise UserError(
+            f'{where}: must be {{"id": "...", "hypothesis": "..."}} or COCO\'s {{"image_id": ..., '
+            f'"caption": "..."}}, but is {str(entry)[:60]!r} instead.'
+        )
+    return str(key), text
 
 
 def _read_jsonl(path: str, text: str) -> Hypotheses:
-    hypotheses = Hypotheses({}, "jsonl")
+    pairs = []
     made_by: dict[str, tuple[int, Any]] = {}
     for number, line in enumerate(text.split("\n"), 1):
         if not line.strip():
             continue
-        try:
-            entry = parse_json(line)
-        except ValueError as error:
-            raise UserError(f"{path}:{number}: must be a JSON object: {error}") from None
-        entry = entry if isinstance(entry, dict) else {}
-        hypothesis = entry.get("hypothesis", entry.get("caption"))
-        key = entry.get("id")
-        # True is an int in Python, but no id
-        is_id = isinstance(key, (str, int)) and not isinstance(key, bool)
-        if not isinstance(hypothesis, str) or not is_id:
-            raise UserError(
-                f'{path}:{number}: must be {{"id": "...", "hypothesis": "..."}} or {{"id": "...", '
-                f'"caption": "..."}}, but is {line[:60]!r} instead.'
-            )
+        entry = parse_json(line, f"{path}:{number}")
+        pairs.append(_read_entry(entry, f"{path}:{number}"))
         for name in ("checkpoint", "options"):
             first, value = made_by.setdefault(name, (number, entry.get(name)))
             if entry.get(name) != value:
-                raise UserError(
-                    f"{path}:{number}: has another {name!r} than line {first}: the file must hold "
-                    "one run, but holds several; score each run by itself."
-                )
-        hypotheses.add(str(key), hypothesis)
-    hypotheses.check_one_run(path)
-    return hypotheses
+                raise _several_runs(f"{path}:{number}", f"has another {name!r} than line {first}")
+    return Hypotheses({}, "jsonl").add_all(pairs, path)
 
 
 def _read_generated(
@@ -184,23 +214,21 @@ def _read_generated(
             )
     # fairseq prints a detokenised text (D-) in addition to its tokens (H-)
     lines = {**output.hypotheses, **output.detokenised}
-    beyond = [number for number in lines if number >= len(visual_ids)]
-    if beyond:
+    if lines and max(lines) >= len(visual_ids):
         raise UserError(
-            f"{path}: line {max(beyond)} must be one of the split's {len(visual_ids)} lines "
+            f"{path}: line {max(lines)} must be one of the split's {len(visual_ids)} lines "
             "(counted from 0); it was generated from another split or data folder."
         )
     hypotheses = Hypotheses({}, "fairseq-generate", output=output)
     # an n-best list has equally many texts for every line; more texts of a line are repetitions
-    counts = Counter(len(texts) for texts in lines.values())
-    n_best = min(counts, default=0)
+    n_best = min(map(len, lines.values()), default=0)
     for number in sorted(lines):
         texts, key = lines[number], visual_ids[number]
-        best = max(texts, key=lambda scored: scored[0])[1] if n_best > 1 else texts[0][1]
         if key in hypotheses.texts:  # a later line of the same item
             hypotheses.unused += len(texts)
             continue
-        hypotheses.texts[key] = best
+        best = max(texts, key=lambda scored: scored[0]) if n_best > 1 else texts[0]
+        hypotheses.texts[key] = best[1]
         hypotheses.unused += n_best - 1
         if len(texts) > n_best:
             hypotheses.repeated.append(key)
@@ -214,12 +242,8 @@ def _read_generated(
 
 
 def _begin_with_ids(path: str, lines: Sequence[str], item_ids: Sequence[str]) -> bool:
-    """Return True if lines are an id, a tab and a text, False if they are only texts.
-
-    The result is True if all lines have a tab, and at least one line begins with an id of
-    ``item_ids``, or with a path that ends with such an id. Raise UserError if more than half of the
-    lines begin so, but another line has no tab, since the file was then cut short.
-    """
+    """Return True if all lines have a tab, and one begins with an id, or with a path that ends with
+    an id. If more than half of the lines begin so, but one has no tab, the file was cut short."""
     known = set(item_ids)
     keys = [line.split("\t")[0] for line in lines if "\t" in line]
     count = sum(key in known or PurePosixPath(key).name in known for key in keys)
@@ -234,31 +258,102 @@ def _begin_with_ids(path: str, lines: Sequence[str], item_ids: Sequence[str]) ->
 
 
 def _read_plain(
-    path: str, text: str, item_ids: Sequence[str], visual_ids: Optional[Sequence[str]]
+    path: str, lines: list[str], item_ids: Sequence[str], visual_ids: Optional[Sequence[str]]
 ) -> Hypotheses:
-    lines = text.split("\n")
-    if lines[-1] == "":
-        lines.pop()
     if _begin_with_ids(path, lines, item_ids):
-        hypotheses = Hypotheses({}, "ids and text")
-        for line in lines:
-            key, text = line.split("\t")[:2]
-            hypotheses.add(key, text)
-        hypotheses.check_one_run(path)
-        return hypotheses
-    hypotheses = Hypotheses({}, "text")
+        pairs = [tuple(line.split("\t")[:2]) for line in lines]
+        return Hypotheses({}, "ids and text").add_all(pairs, path)
     if len(lines) == len(item_ids):
-        hypotheses.texts = dict(zip(item_ids, lines))
-    elif visual_ids is not None and len(lines) == len(visual_ids):
-        # an item has several lines in a split: equal texts are no repetition
-        for key, line in zip(visual_ids, lines):
-            if hypotheses.texts.setdefault(key, line) != line and key not in hypotheses.repeated:
-                hypotheses.repeated.append(key)
-        hypotheses.unused = len(lines) - len(hypotheses.texts)
-    else:
+        return Hypotheses(dict(zip(item_ids, lines)), "text")
+    if visual_ids is None or len(lines) != len(visual_ids):
         of_split = "" if visual_ids is None else f" or the split's {len(visual_ids)} lines"
         raise UserError(
             f"{path}: must have a line for each of {len(item_ids)} items{of_split}, but has "
             f"{len(lines)} lines."
         )
+    hypotheses = Hypotheses({}, "text")
+    # an item has several lines in a split: equal texts are no repetition
+    for key, line in zip(visual_ids, lines):
+        if hypotheses.texts.setdefault(key, line) != line and key not in hypotheses.repeated:
+            hypotheses.repeated.append(key)
+    hypotheses.unused = len(lines) - len(hypotheses.texts)
     return hypotheses
+
+
+def read_settings(log: str, names: Iterable[str] = _DECODING) -> dict[str, object]:
+    """Read the settings ``names`` from fairseq-generate's log, which lists all settings in a line;
+    settings that are not in the line are left out."""
+    settings: dict[str, object] = {}
+    for name in names:
+        value = re.search(rf"(?:'{name}': |\b{name}=)('[^']*'|[^\s,{{}}()]+)", log)
+        if value is None:
+            continue
+        try:
+            settings[name] = ast.literal_eval(value.group(1))
+        except (ValueError, SyntaxError):
+            settings[name] = value.group(1)
+    return settings
+
+
+def find_splits(text: str) -> list[str]:
+    """Return the names of the splits in the log of fairseq-generate, each once."""
+    return list(dict.fromkeys(_SPLIT.findall(_OTHER_LOGS.sub("", text))))
+
+
+def parse_generated(path: str, text: str) -> GeneratedOutput:
+    """Parse ``text``, the content of the file ``path``: the output of one fairseq-generate run, or
+    the joined outputs of its shards."""
+    _check_logs_agree(path, text)
+    log = _OTHER_LOGS.sub("", text)
+    logged = {value == "True" for value in _SCORES_REFERENCES.findall(log)}
+    output = GeneratedOutput(find_splits(text), True in logged if logged else None)
+    limit = max(map(int, _N_BEST.findall(log)), default=None)
+    texts = {"S": output.sources, "T": output.targets}
+    scored_texts = {"H": output.hypotheses, "D": output.detokenised}
+    first_lines: dict[tuple[str, int], int] = {}
+    last_numbers: dict[str, int] = {}
+    kinds: dict[int, set[str]] = {}
+    number, file_line, position = -1, 1, 0
+    for match in _LINE.finditer(text):
+        # from the last match on: counting from the beginning would take quadratic time
+        file_line += text.count("\n", position, match.start())
+        position = match.start()
+        kind, number, score = match[1], int(match[2]), match[3]
+        first_line = first_lines.setdefault((kind, number), file_line)
+        # S and T are printed once; the lines of an n-best list follow one another
+        is_repeated = first_line < file_line and (kind in "ST" or last_numbers[kind] != number)
+        last_numbers[kind] = number
+        kinds.setdefault(number, set()).add(kind)
+        if kind in texts:
+            texts[kind].setdefault(number, (file_line, match[0].split("\t", 1)[1]))
+        elif kind in scored_texts:
+            scored = scored_texts[kind].setdefault(number, [])
+            try:
+                scored.append((float(score), match[4]))
+            except ValueError:
+                raise UserError(
+                    f"{path}: {kind}-{number} must have a score and a text, separated by tabs, "
+                    f"but has {score[:40]!r} for a score."
+                ) from None
+            is_repeated = is_repeated or (limit is not None and len(scored) > limit)
+        if is_repeated:
+            why = f"{kind}-{number} is in line {first_line} already"
+            raise _several_runs(f"{path}:{file_line}", why)
+    others = [item_kinds for item, item_kinds in kinds.items() if item != number]
+    if others and not kinds[number] >= set.intersection(*others):
+        # the file was cut short within its last item: its text may be half a line
+        output.cut_short = number
+        output.hypotheses.pop(number, None)
+        output.detokenised.pop(number, None)
+    return output
+
+
+def _check_logs_agree(path: str, text: str) -> None:
+    first: dict[str, tuple[int, object]] = {}
+    for match in LOGGED_SETTINGS.finditer(text):
+        file_line = text.count("\n", 0, match.start()) + 1
+        for name, value in read_settings(match[1], _OF_ONE_RUN).items():
+            first_line, expected = first.setdefault(name, (file_line, value))
+            if value != expected:
+                why = f"its log has {name} {value!r}, but the log of line {first_line} has "
+                raise _several_runs(f"{path}:{file_line}", f"{why}{expected!r}")

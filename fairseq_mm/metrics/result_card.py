@@ -7,7 +7,7 @@ from importlib import metadata
 from typing import Optional
 
 from fairseq_mm.data.input_files import file_digest, parse_json
-from fairseq_mm.metrics.generated_output import LOGGED_SETTINGS, read_settings
+from fairseq_mm.metrics.hypotheses import LOGGED_SETTINGS, read_settings
 
 _PACKAGES = ("fairseq", "fairseq-fixed", "torch", "numpy", "pycocoevalcap", "sacrebleu")
 # hashing a larger file, such as a feature store of video frames, would take longer than scoring

@@ -1,6 +1,6 @@
-"""Defines the lines of a table of scores, their signatures, and the tokenized texts to score."""
+"""Lines of a table of scores, their signatures, and the tokenized texts to score."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Optional
 
@@ -34,11 +34,8 @@ def count_label(references: Sequence[Sequence[object]]) -> str:
 
 
 def signature(metric: str, **properties: object) -> str:
-    """Return the signature of a score: a string that says how it was computed, like sacreBLEU's.
-
-    An example is ``bleu|refs:5|tok:ptb|case:lc|version:fairseq_mm-0.2.0``. Each keyword argument,
-    such as ``refs=5``, becomes a part of the signature, such as ``refs:5``, in the order of the
-    arguments. An argument with the value None is left out.
+    """Return a string that says how a score was computed, like sacreBLEU's, such as
+    ``bleu|refs:5|tok:ptb|case:lc|version:fairseq_mm-0.2.0``. Properties that are None are left out.
     """
     parts = [f"{name}:{value}" for name, value in properties.items() if value is not None]
     # with the version, since a tokenizer or metric may change between versions
@@ -46,10 +43,8 @@ def signature(metric: str, **properties: object) -> str:
 
 
 def format_figure(name: str, value: Optional[float], *, decimals: int = 5) -> str:
-    """Format the score ``name`` for a table: counts as integers, None as ``-``.
-
-    Perplexities and numbers of words get two decimals, all other scores ``decimals``.
-    """
+    """Format the score ``name`` for a table: counts as integers, None as ``-``, perplexities and
+    numbers of words with two decimals, all other scores with ``decimals``."""
     if value is None:
         return "-"
     if name in _COUNTS:
@@ -70,12 +65,11 @@ class Row:
         scored: Number of scored items.
         note: Reason why the score is missing, or a remark.
         expected: Number of items that should have been scored, if it is known.
-        sums: ``[items, statistics]`` numbers of each item, such as its counts of matching n-grams,
-            whose sums over the items determine the score; None if the score is not computed from
-            such sums.
+        sums: ``[items, statistics]`` numbers whose sums over the items determine the score; None
+            if the score is not computed from such sums.
         statistic: Function that computes the score from ``sums.sum(axis=0)``.
-        per_item: Score of each item (None for an item that has no score); None if the metric does
-            not score single items.
+        per_item: Score of each item, None for an item without one; None if the metric does not
+            score single items.
     """
 
     name: str
@@ -98,23 +92,17 @@ class TokenizedItems:
         references: Tokens of each item's references.
         tokenization: Name of the tokenizer, for signatures: ``ptb`` (coco-caption), ``m_rnn`` (Mao
             et al. 2015), ``wp`` (WritingPrompts) or ``none`` (split at white space).
-        training_texts: Tokenized training texts, for the metric ``novelty``; None without them.
-        meteor_task: Task for which METEOR's parameters were tuned, such as ``rank``.
-        copied_runs: Longest run of words that each hypothesis shares with the training text, for
-            the metric ``copying``; None if no training text was searched.
-        training_words: Number of words in the training text that was searched for runs.
-        texts: Hypotheses without tokenization, for the metric ``meteor_vist``.
-        reference_texts: References without tokenization, for the metric ``meteor_vist``.
-        references_of: Noun for signatures if an item shares its references with other items, such
-            as ``album``; otherwise None.
-        sentences: Tokens of each sentence of each hypothesis; None if the texts have no separators
-            of sentences.
-        written_sentences: Tokens of each sentence of stories that people wrote, whose scores are
-            shown for comparison; None without them.
-        sources: Tokens of each item's source (a video's transcript), None for an item without
-            source; None if there are no sources.
-        allows_unk: True if hypotheses were allowed to contain ``<unk>``, False if not; None if
-            unknown.
+        training_texts: Tokenized training texts.
+        meteor_task: Task for which METEOR's parameters were tuned.
+        copied_runs: Longest run of words that each hypothesis shares with the training text.
+        training_words: Number of words in that training text.
+        texts: Hypotheses without tokenization.
+        reference_texts: References without tokenization.
+        references_of: Noun for signatures if items share their references, such as ``album``.
+        sentences: Tokens of each sentence of each hypothesis; None without separators of sentences.
+        written_sentences: The same of stories that people wrote.
+        sources: Tokens of each item's source (a video's transcript), None for an item without one.
+        allows_unk: True if hypotheses were allowed to contain ``<unk>``; None if unknown.
         first_words: Number of words of each text that the metric ``first_distinct`` reads.
     """
 
@@ -181,7 +169,6 @@ def ratio_row(
         scored: Number of texts that have the score; None for all.
         per_item: Scores of the texts; by default their ratios, None if the denominator is 0.
     """
-    sums = np.asarray(sums, dtype=float)
     if per_item is None:
         per_item = [None if total == 0 else part / total for part, total in sums.tolist()]
     return Row(
@@ -196,19 +183,13 @@ def ratio_row(
     )
 
 
-def mean_row(name: str, scores: Sequence[float], sign: str, note: str = "") -> Row:
-    """Build the table line of a score that is the mean of ``scores``, one per text.
-
-    ``sign`` is the signature of the score, ``note`` a remark in the line.
-    """
-    # as a ratio of sums, so that the bootstrap resamples means like all other scores
-    sums = np.stack([np.asarray(scores, dtype=float), np.ones(len(scores))], axis=1)
-    return ratio_row(name, sums, sign, note, per_item=scores)
-
-
-def rows_without(signs: Mapping[str, str], note: str) -> list[Row]:
-    """Build table lines for scores that could not be computed; ``note`` has the reason.
-
-    ``signs`` maps the name of each score to its signature.
-    """
-    return [Row(name, None, sign, 0, note) for name, sign in signs.items()]
+def mean_row(name: str, scores: Sequence[Optional[float]], sign: str, note: str = "") -> Row:
+    """Build the table line of a score that is the mean of ``scores``, one per text; texts whose
+    score is None are left out."""
+    # as a ratio of sums, so that the bootstrap resamples means like all other scores; texts without
+    # a score count 0 in both sums, since the comparison of two systems needs equal items
+    sums = np.array([[score or 0.0, score is not None] for score in scores], dtype=float)
+    scored = int(sums[:, 1].sum())
+    if not scored:
+        return Row(name, None, sign, 0, note)
+    return ratio_row(name, sums, sign, note, scored=scored, per_item=scores)

@@ -1,8 +1,9 @@
-"""Computes all text metrics of a system on a test set, as one table line per score."""
+"""Text metrics of a system on a test set: one table that names each metric, its scores, and its
+inputs."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
-from typing import Callable, Optional
+from typing import Callable, NamedTuple, Optional
 
 import numpy as np
 
@@ -28,7 +29,6 @@ from fairseq_mm.metrics.score_rows import (
     mean_from_sums,
     mean_row,
     ratio_row,
-    rows_without,
     signature,
 )
 
@@ -46,63 +46,53 @@ STOP_WORDS = frozenset([
 def _bleu(items: TokenizedItems) -> list[Row]:
     sums = np.stack([bleu_sums(h, r) for h, r in zip(items.hypotheses, items.references)])
     per_item = [bleu_from_sums(row) for row in sums]
-    rows = []
     # from summed statistics: the mean of the items' BLEU would be another metric
-    for order, value in enumerate(bleu_from_sums(sums.sum(0))):
-        rows.append(
-            Row(
-                name=f"bleu{order + 1}",
-                value=value,
-                signature=items.sign(f"bleu{order + 1}", length="closest", smooth="none"),
-                scored=len(sums),
-                sums=sums,
-                statistic=lambda sums, order=order: bleu_from_sums(sums)[order],
-                per_item=[scores[order] for scores in per_item],
-            )
+    return [
+        Row(
+            name=f"bleu{order + 1}",
+            value=value,
+            signature=items.sign(f"bleu{order + 1}", length="closest", smooth="none"),
+            scored=len(sums),
+            sums=sums,
+            statistic=lambda sums, order=order: bleu_from_sums(sums)[order],
+            per_item=[scores[order] for scores in per_item],
         )
-    return rows
+        for order, value in enumerate(bleu_from_sums(sums.sum(0)))
+    ]
 
 
 def _meteor(items: TokenizedItems) -> list[Row]:
-    sign = items.sign(
-        f"meteor-{meteor_metric.VERSION}",
+    per_item, sums = meteor_metric.meteor_sums(
+        [" ".join(tokens) for tokens in items.hypotheses],
+        [[" ".join(tokens) for tokens in texts] for texts in items.references],
         task=items.meteor_task,
-        norm="yes",
-        by=_METEOR_PROGRAM,
     )
-    try:
-        per_item, sums = meteor_metric.meteor_sums(
-            [" ".join(tokens) for tokens in items.hypotheses],
-            [[" ".join(tokens) for tokens in texts] for texts in items.references],
-            task=items.meteor_task,
-        )
-    except UserError as error:  # without METEOR's tables, other metrics are still computed
-        return rows_without({"meteor": sign}, str(error))
+    sign = items.sign(
+        f"meteor-{meteor_metric.VERSION}", task=items.meteor_task, norm="yes", by=_METEOR_PROGRAM
+    )
     score = partial(meteor_metric.score_sums, items.meteor_task)
-    return [
-        Row(
-            name="meteor",
-            value=score(sums.sum(0)),
-            signature=sign,
-            scored=len(sums),
-            sums=sums,
-            statistic=score,
-            per_item=per_item,
-        )
-    ]
+    row = Row("meteor", score(sums.sum(0)), sign, len(sums), per_item=per_item)
+    row.sums, row.statistic = sums, score
+    return [row]
+
+
+# hter is the challenge's task, rank is METEOR's default: one file scored .618 and .331
+_VIST_TASKS = {"meteor_vist": "hter", "meteor_vist_rank": "rank"}
 
 
 def _meteor_vist(items: TokenizedItems) -> list[Row]:
     """Score stories by METEOR in the protocol of the Visual Storytelling Challenge (EvalVIST).
 
-    Each story is one segment, and METEOR does not normalise its text. METEOR scores a segment with
-    several references by the reference with the highest score. The corpus score is the mean over
-    image sequences, and not METEOR's corpus score from summed statistics, which coco-caption uses.
+    Each story is one segment, whose text METEOR does not normalise. The corpus score is the mean
+    over image sequences, and not METEOR's corpus score from summed statistics.
     """
-    # hter is the challenge's task, rank is METEOR's default: one file scored .618 and .331
-    tasks = {"meteor_vist": "hter", "meteor_vist_rank": "rank"}
-    signs = {
-        name: items.sign(
+    tasks = list(_VIST_TASKS.values())
+    results = meteor_metric.meteor_of_tasks(
+        items.texts, items.reference_texts, tasks, normalize=False
+    )
+    rows = []
+    for name, task in _VIST_TASKS.items():
+        sign = items.sign(
             f"meteor-{meteor_metric.VERSION}",
             tokenization="none",
             protocol="EvalVIST" if task == "hter" else None,
@@ -113,15 +103,8 @@ def _meteor_vist(items: TokenizedItems) -> list[Row]:
             mean="sequences",
             by=_METEOR_PROGRAM,
         )
-        for name, task in tasks.items()
-    }
-    try:
-        results = meteor_metric.meteor_of_tasks(
-            items.texts, items.reference_texts, list(tasks.values()), normalize=False
-        )
-    except UserError as error:  # without METEOR's tables, other metrics are still computed
-        return rows_without(signs, str(error))
-    return [mean_row(name, results[task][1], signs[name]) for name, task in tasks.items()]
+        rows.append(mean_row(name, results[task][1], sign))
+    return rows
 
 
 def _rouge_l(items: TokenizedItems) -> list[Row]:
@@ -172,21 +155,17 @@ def content_f1(
 
     Defined by Palaskar et al. 2019, computed as for the scores of Yu et al. 2021 (Tables 1 and 2)
     from ``matches``, the METEOR 1.5 alignment of both texts: 18 frequent words of the How2
-    summaries are removed from the alignment and from both texts. The result is 0 or more; 0 if
-    nothing is aligned or a text has no content words. The corpus score is the mean over pairs of a
-    hypothesis and a reference.
+    summaries are removed from the alignment and from both texts. The result is 0 or more; the
+    corpus score is the mean over pairs of a hypothesis and a reference.
 
-    Differs from the text of both papers, but agrees with their scores: METEOR's function words
-    are not removed. The content words of a text are counted as a set, without repetitions, but each
-    occurrence of an aligned word is counted, so that precision and recall of repetitive texts can
-    exceed 1. A frequent word that is not aligned stays among the content words. If several
-    hypothesis words are aligned with one frequent word, only the first of them is removed from the
-    hypothesis. As in the authors' script, precision is divided by the number of the reference's
-    content words and recall by the number of the hypothesis's; this exchange does not change F1.
-
-    Two scores of Yu et al. 2021, Table 2, were computed with the alignments of another model's
-    output: 72.5 (row "+ FG") and 72.1 (row "+ VTF"). With the right alignments, they are 68.92 and
-    68.68.
+    Differs from the text of both papers, but agrees with their scores: METEOR's function words are
+    not removed. The content words of a text are counted as a set, but each occurrence of an aligned
+    word is counted, so that precision and recall can exceed 1. If several hypothesis words are
+    aligned with one frequent word, only the first is removed. As in the authors' script, precision
+    is divided by the number of the reference's content words and recall by the hypothesis's; this
+    exchange does not change F1. Two scores of Yu et al. 2021, Table 2, were computed with the
+    alignments of another model's output: 72.5 (row "+ FG") and 72.1 (row "+ VTF"). With the right
+    alignments, they are 68.92 and 68.68.
     """
     hypothesis_stops: set[str] = set()
     reference_stops: set[str] = set()
@@ -209,6 +188,11 @@ def content_f1(
 
 
 def _content_f1(items: TokenizedItems) -> list[Row]:
+    hypotheses = [h for h, texts in zip(items.hypotheses, items.references) for _ in texts]
+    references = [reference for texts in items.references for reference in texts]
+    alignments = meteor_metric.align(hypotheses, references)
+    pair_scores = map(content_f1, hypotheses, references, alignments)
+    scores = [max(next(pair_scores) for _ in texts) for texts in items.references]
     sign = items.sign(
         "content_f1",
         best=_choice(items),
@@ -222,83 +206,60 @@ def _content_f1(items: TokenizedItems) -> list[Row]:
         bags="sets",
         f1="mean",
     )
-    hypotheses = [h for h, texts in zip(items.hypotheses, items.references) for _ in texts]
-    references = [reference for texts in items.references for reference in texts]
-    try:
-        alignments = meteor_metric.align(hypotheses, references)
-    except UserError as error:  # without METEOR's tables, other metrics are still computed
-        return rows_without({"content_f1": sign}, str(error))
-    pair_scores = map(content_f1, hypotheses, references, alignments)
-    scores = [max(next(pair_scores) for _ in texts) for texts in items.references]
     return [mean_row("content_f1", scores, sign)]
 
 
 def _diversity(items: TokenizedItems) -> list[Row]:
     texts = items.hypotheses
-    figures: list[tuple[str, float]] = [
-        ("distinct1", distinct_n(texts, 1)),
-        ("distinct2", distinct_n(texts, 2)),
-        ("vocabulary", len({token for tokens in texts for token in tokens})),
-        ("length", sum(map(len, texts)) / len(texts) if texts else 0.0),
-    ]
-    return [Row(name, value, items.sign(name, refs=False), len(texts)) for name, value in figures]
+    figures = {
+        "distinct1": distinct_n(texts, 1),
+        "distinct2": distinct_n(texts, 2),
+        "vocabulary": len({token for tokens in texts for token in tokens}),
+        "length": sum(map(len, texts)) / len(texts),
+    }
+    return [Row(x, value, items.sign(x, refs=False), len(texts)) for x, value in figures.items()]
 
 
 def _novelty(items: TokenizedItems) -> list[Row]:
-    if items.training_texts is None:
-        return rows_without({"novelty": signature("novelty")}, "needs --training-text")
-    value = novelty(items.hypotheses, items.training_texts)
-    sign = items.sign("novelty", refs=False, training=f"{len(items.training_texts)}-texts")
-    return [Row("novelty", value, sign, len(items.hypotheses))]
+    training = items.training_texts
+    sign = items.sign("novelty", refs=False, training=f"{len(training)}-texts")
+    return [Row("novelty", novelty(items.hypotheses, training), sign, len(items.hypotheses))]
 
 
 def _novel_ngrams(items: TokenizedItems) -> list[Row]:
-    signs = {
-        f"novel{n}": items.sign(f"novel{n}", refs=False, source="transcript", mean="ngrams")
-        for n in range(1, NGRAMS + 1)
-    }
     sources = items.sources
-    if sources is None:
-        return rows_without(signs, "needs DATA/SPLIT.transcripts.jsonl")
 
     def count(texts: Sequence[Tokens]) -> np.ndarray:
         # items without a source count 0, since the comparison of two systems needs equal items
-        nothing = [(0, 0)] * NGRAMS
         counts = [
-            nothing if source is None else novel_ngram_counts(tokens, source, NGRAMS)
+            [(0, 0)] * NGRAMS if source is None else novel_ngram_counts(tokens, source, NGRAMS)
             for tokens, source in zip(texts, sources)
         ]
         return np.array(counts, dtype=float)  # [items, orders, 2]
 
-    sums, reference_sums = count(items.hypotheses), count([texts[0] for texts in items.references])
+    sums, reference_sums = count(items.hypotheses), count(_first_references(items))
     scored = sum(source is not None for source in sources)
-    if not scored:
-        return rows_without(signs, "no item has a transcript")
     rows = []
-    for order, (name, sign) in enumerate(signs.items()):
+    for order in range(NGRAMS):
+        name = f"novel{order + 1}"
+        sign = items.sign(name, refs=False, source="transcript", mean="ngrams")
         note = f"references: {mean_from_sums(reference_sums[:, order].sum(0)):.5f}"
         if scored < len(sources):
             note += f"; {len(sources) - scored} without a transcript left out"
-        rows.append(ratio_row(name, sums[:, order], sign, note, scored=scored))
+        row = ratio_row(name, sums[:, order], sign, note, scored=scored)
+        rows.append(row if scored else Row(name, None, sign, 0, "no item has a transcript"))
     return rows
 
 
 def _copying(items: TokenizedItems) -> list[Row]:
-    training = None if items.training_words is None else f"{items.training_words}-words"
-    signs = {
-        name: items.sign(name, refs=False, run="contiguous", training=training)
-        for name in ("copied_words", "copied_share")
-    }
-    if items.copied_runs is None:
-        return rows_without(signs, "needs --data or --training-text")
     lengths = [run.length for run in items.copied_runs]
     # an empty text has a share of 0
-    sizes = [max(1, len(words)) for words in items.hypotheses]
-    shares = [length / size for length, size in zip(lengths, sizes)]
-    note = f"{min(lengths)} to {max(lengths)}"
+    shares = [x / max(1, len(words)) for x, words in zip(lengths, items.hypotheses)]
+    notes = {"copied_words": f"{min(lengths)} to {max(lengths)}", "copied_share": ""}
+    training = f"{items.training_words}-words"
     return [
-        mean_row("copied_words", lengths, signs["copied_words"], note),
-        mean_row("copied_share", shares, signs["copied_share"]),
+        mean_row(x, values, items.sign(x, refs=False, run="contiguous", training=training), note)
+        for (x, note), values in zip(notes.items(), (lengths, shares))
     ]
 
 
@@ -310,55 +271,41 @@ _REPETITIONS: dict[str, Callable[[Sequence[Tokens]], Optional[float]]] = {
 
 
 def _sentences(items: TokenizedItems) -> list[Row]:
-    signs = {"words_per_sentence": items.sign("words_per_sentence", refs=False)}
-    for name in _REPETITIONS:
-        signs[name] = items.sign(name, refs=False, of="earlier-sentences-of-its-story")
-    signs["shared_trigrams"] = items.sign("shared_trigrams", refs=False, of="all-stories")
-    stories = items.sentences
-    if stories is None:
-        return rows_without(signs, "needs separators between sentences")
-    written = items.written_sentences or ()
-    rows = [_sentence_length(stories, written, signs["words_per_sentence"])]
-    for name, measure in _REPETITIONS.items():
-        rows.append(_repetition(name, measure, stories, written, signs[name]))
-    shared = shared_between_stories(stories, 3)
-    rows.append(Row("shared_trigrams", shared, signs["shared_trigrams"], len(stories)))
-    return rows
-
-
-def _repetition(
-    name: str,
-    measure: Callable[[Sequence[Tokens]], Optional[float]],
-    stories: Sequence[Sequence[Tokens]],
-    written: Sequence[Sequence[Tokens]],
-    sign: str,
-) -> Row:
-    values = [measure(sentences) for sentences in stories]
-    # stories without a value count 0, since the comparison of two systems needs equal items
-    sums = np.array([[value or 0.0, value is not None] for value in values], dtype=float)
-    scored = int(sums[:, 1].sum())
-    if not scored:
-        return rows_without({name: sign}, "needs stories of several sentences")[0]
-    people = [value for value in map(measure, written) if value is not None]
-    note = f"people: {sum(people) / len(people):.5f}" if people else ""
-    return ratio_row(name, sums, sign, note, scored=scored, per_item=values)
-
-
-def _sentence_length(
-    stories: Sequence[Sequence[Tokens]], written: Sequence[Sequence[Tokens]], sign: str
-) -> Row:
     def count_words(stories: Sequence[Sequence[Tokens]]) -> np.ndarray:
         return np.array([[sum(map(len, s)), len(s)] for s in stories], dtype=float).reshape(-1, 2)
 
+    stories, written = items.sentences, items.written_sentences or ()
     sums = count_words(stories)
-    counts = f"{sums[:, 1].min():.0f} to {sums[:, 1].max():.0f} sentences a story"
-    people = f", people: {mean_from_sums(count_words(written).sum(0)):.2f}" if written else ""
+    note = f"{sums[:, 1].min():.0f} to {sums[:, 1].max():.0f} sentences a story"
+    if written:
+        note += f", people: {mean_from_sums(count_words(written).sum(0)):.2f}"
+    sign = items.sign("words_per_sentence", refs=False)
     per_item = [mean_from_sums(story) for story in sums]
-    return ratio_row("words_per_sentence", sums, sign, counts + people, per_item=per_item)
+    rows = [ratio_row("words_per_sentence", sums, sign, note, per_item=per_item)]
+    for name, measure in _REPETITIONS.items():
+        values = [measure(sentences) for sentences in stories]
+        sign = items.sign(name, refs=False, of="earlier-sentences-of-its-story")
+        reason = "needs stories of several sentences"
+        rows.append(_beside_people(name, values, map(measure, written), sign, reason))
+    shared = shared_between_stories(stories, 3)
+    sign = items.sign("shared_trigrams", refs=False, of="all-stories")
+    return [*rows, Row("shared_trigrams", shared, sign, len(stories))]
 
 
-_SEQ_REP = ("seq_rep1", "seq_rep2", "seq_rep3", "seq_rep4")
-_FIRST_DISTINCT = ("first_distinct1", "first_distinct2")
+def _beside_people(
+    name: str,
+    values: Sequence[Optional[float]],
+    people: Iterable[Optional[float]],
+    sign: str,
+    reason: str,
+) -> Row:
+    """Build the row of a mean whose note has the mean of people's texts; ``reason`` is the note if
+    there is no value."""
+    row = mean_row(name, values, sign, reason)
+    if row.value is not None:
+        written = [value for value in people if value is not None]
+        row.note = f"people: {sum(written) / len(written):.5f}" if written else ""
+    return row
 
 
 def _self_bleu(items: TokenizedItems) -> list[Row]:
@@ -374,49 +321,40 @@ def _self_bleu(items: TokenizedItems) -> list[Row]:
         mean="texts",
     )
     if len(texts) < 2:
-        return rows_without({"self_bleu": sign}, "needs two texts or more")
+        return [Row("self_bleu", None, sign, 0, "needs two texts or more")]
     scores = self_bleu(texts)
     people = _first_references(items)
     note = f"people: {np.mean(self_bleu(people)):.5f}" if people else ""
     # no sums: a resampled corpus has equal texts, so the bootstrap would raise the value
-    return [
-        Row("self_bleu", float(np.mean(scores)), sign, len(scores), note, per_item=scores),
-    ]
+    value = float(np.mean(scores))
+    return [Row("self_bleu", value, sign, len(scores), note, per_item=scores)]
 
 
 def _seq_rep(items: TokenizedItems) -> list[Row]:
-    rows = []
     people = [text for texts in items.references for text in texts]
-    for n, name in enumerate(_SEQ_REP, start=1):
-        sign = items.sign(name, refs=False, of="its-text", mean="texts")
+    rows = []
+    for n in range(1, NGRAMS + 1):
+        sign = items.sign(f"seq_rep{n}", refs=False, of="its-text", mean="texts")
         values = [repeated_ngrams(tokens, n) for tokens in items.hypotheses]
-        # texts without a value count 0, since the comparison of two systems needs equal items
-        sums = np.array([[value or 0.0, value is not None] for value in values], dtype=float)
-        scored = int(sums[:, 1].sum())
-        if not scored:
-            rows += rows_without({name: sign}, f"needs texts of {n} words or more")
-            continue
-        written = [value for value in (repeated_ngrams(t, n) for t in people) if value is not None]
-        note = f"people: {np.mean(written):.5f}" if written else ""
-        rows.append(ratio_row(name, sums, sign, note, scored=scored, per_item=values))
+        written = (repeated_ngrams(tokens, n) for tokens in people)
+        reason = f"needs texts of {n} words or more"
+        rows.append(_beside_people(f"seq_rep{n}", values, written, sign, reason))
     return rows
 
 
 def _first_distinct(items: TokenizedItems) -> list[Row]:
     length = items.first_words
-    signs = {
-        name: items.sign(name, refs=False, words=f"first-{length}") for name in _FIRST_DISTINCT
-    }
     texts = first_words_of(items.hypotheses, length)
-    if not texts:
-        return rows_without(signs, f"no text has {length} words")
     people = first_words_of(_first_references(items), length)
     rows = []
-    for n, (name, sign) in enumerate(signs.items(), start=1):
+    for n in (1, 2):
+        name = f"first_distinct{n}"
+        sign = items.sign(name, refs=False, words=f"first-{length}")
         notes = [f"people: {distinct_n(people, n):.5f} ({len(people)} texts)"] if people else []
         if len(texts) < len(items.hypotheses):
             notes.append(f"{len(items.hypotheses) - len(texts)} shorter texts left out")
-        rows.append(Row(name, distinct_n(texts, n), sign, len(texts), "; ".join(notes)))
+        row = Row(name, distinct_n(texts, n), sign, len(texts), "; ".join(notes))
+        rows.append(row if texts else Row(name, None, sign, 0, f"no text has {length} words"))
     return rows
 
 
@@ -425,46 +363,68 @@ def _first_references(items: TokenizedItems) -> list[Tokens]:
     return [texts[0] for texts in items.references]
 
 
-METRICS: dict[str, Callable[[TokenizedItems], list[Row]]] = {
-    "bleu": _bleu,
-    "meteor": _meteor,
-    "meteor_vist": _meteor_vist,
-    "rouge": _rouge,
-    "rouge_l": _rouge_l,
-    "cider": _cider,
-    "content_f1": _content_f1,
-    "diversity": _diversity,
-    "novelty": _novelty,
-    "novel_ngrams": _novel_ngrams,
-    "copying": _copying,
-    "sentences": _sentences,
-    "self_bleu": _self_bleu,
-    "seq_rep": _seq_rep,
-    "first_distinct": _first_distinct,
+class Metric(NamedTuple):
+    """Metric of ``fairseq-mm score``.
+
+    Attributes:
+        compute: Function that computes the scores; None for a metric that :func:`score_texts` does
+            not compute.
+        figures: Names of the scores, if they differ from the metric's name.
+        needs: What must be given for a value: ``references``, a field of :class:`.TokenizedItems`
+            that is a key of :data:`LACKING`, or an option of the command.
+    """
+
+    compute: Optional[Callable[[TokenizedItems], list[Row]]]
+    figures: tuple[str, ...] = ()
+    needs: tuple[str, ...] = ()
+
+
+_REFERENCES = ("references",)
+METRICS: dict[str, Metric] = {
+    "bleu": Metric(_bleu, ("bleu1", "bleu2", "bleu3", "bleu4"), _REFERENCES),
+    "meteor": Metric(_meteor, needs=_REFERENCES),
+    "meteor_vist": Metric(_meteor_vist, tuple(_VIST_TASKS), _REFERENCES),
+    "rouge": Metric(_rouge, tuple(_ROUGE), _REFERENCES),
+    "rouge_l": Metric(_rouge_l, needs=_REFERENCES),
+    "cider": Metric(_cider, needs=_REFERENCES),
+    "content_f1": Metric(_content_f1, needs=_REFERENCES),
+    "diversity": Metric(_diversity, ("distinct1", "distinct2", "vocabulary", "length")),
+    "novelty": Metric(_novelty, needs=("training_texts",)),
+    "novel_ngrams": Metric(
+        _novel_ngrams, ("novel1", "novel2", "novel3", "novel4"), ("references", "sources")
+    ),
+    "copying": Metric(_copying, ("copied_words", "copied_share"), ("copied_runs",)),
+    "sentences": Metric(
+        _sentences, ("words_per_sentence", *_REPETITIONS, "shared_trigrams"), ("sentences",)
+    ),
+    "self_bleu": Metric(_self_bleu),
+    "seq_rep": Metric(_seq_rep, tuple(f"seq_rep{n}" for n in range(1, NGRAMS + 1))),
+    "first_distinct": Metric(_first_distinct, ("first_distinct1", "first_distinct2")),
 }
-# metric -> names of its scores, if they differ from its own name
-FIGURES: dict[str, tuple[str, ...]] = {
-    "bleu": ("bleu1", "bleu2", "bleu3", "bleu4"),
-    "meteor_vist": ("meteor_vist", "meteor_vist_rank"),
-    "rouge": tuple(_ROUGE),
-    "diversity": ("distinct1", "distinct2", "vocabulary", "length"),
-    "novel_ngrams": tuple(f"novel{n}" for n in range(1, NGRAMS + 1)),
-    "copying": ("copied_words", "copied_share"),
-    "sentences": ("words_per_sentence", *_REPETITIONS, "shared_trigrams"),
-    "seq_rep": _SEQ_REP,
-    "first_distinct": _FIRST_DISTINCT,
+# field of TokenizedItems -> note of the rows that lack it
+LACKING = {
+    "training_texts": "needs --training-text",
+    "copied_runs": "needs --data or --training-text",
+    "sources": "needs --data with transcripts",
+    "sentences": "needs separators between sentences",
 }
-METRIC_OF_FIGURE = {
-    figure: metric
-    for metric, figures in FIGURES.items()
-    for figure in figures
-    if figure not in METRICS
-}
+
+
+def names_of_figures(name: str, table: Mapping[str, Metric] = METRICS) -> tuple[str, ...]:
+    return table[name].figures or (name,)
 
 
 def score_texts(items: TokenizedItems, metrics: Sequence[str]) -> list[Row]:
-    """Compute the table lines of the scores of each metric, in the order of ``metrics``.
-
-    ``metrics`` are keys of :data:`METRICS`.
-    """
-    return [row for name in metrics for row in METRICS[name](items)]
+    """Compute the table lines of the scores of each metric, in the order of ``metrics``, which are
+    keys of :data:`METRICS`."""
+    rows: list[Row] = []
+    for name in metrics:
+        metric = METRICS[name]
+        notes = [LACKING[x] for x in metric.needs if x in LACKING and getattr(items, x) is None]
+        try:
+            rows += [] if notes else metric.compute(items)
+        except UserError as error:  # without METEOR's tables, other metrics are still computed
+            notes = [str(error)]
+        if notes:
+            rows += [Row(x, None, signature(x), 0, notes[0]) for x in names_of_figures(name)]
+    return rows

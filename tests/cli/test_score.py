@@ -123,15 +123,6 @@ def test_the_split_is_the_one_that_the_texts_were_generated_for(score, write, da
     assert figures(result)["bleu4"] == pytest.approx(expected_bleu()[3])
 
 
-def test_paths_that_end_alike_are_named(score, write):
-    lines = [f"one/{key}\t{text}\n" for key, text in TEXTS.items()]
-    status, result, _, err = score(write("c.txt", "".join([*lines, "two/a.jpg\ta cat\n"])))
-    assert status == 0
-    assert figures(result)["bleu4"] == pytest.approx(expected_bleu()[3])
-    assert "items with several texts" in err
-    assert "a.jpg" in err
-
-
 def test_every_figure_says_how_many_items_were_scored_and_what_is_missing(score, write):
     texts = {"a.jpg": TEXTS["a.jpg"], "b.jpg": TEXTS["b.jpg"], "z.jpg": "nobody"}
     path = write("t.jsonl", jsonl(texts) + jsonl({"a.jpg": "another text"}))
@@ -156,13 +147,6 @@ def test_best_of_an_n_best_list_and_first_line_of_an_item_are_scored(score, writ
     assert result["texts"][0]["unused"] == 5
 
 
-def test_line_that_is_generated_twice_is_refused(score, write):
-    path = write("generated.txt", generated(TEXTS) + "D-2\t-0.1\ttwo men\n")
-    status, _, _, err = score(path)
-    assert status == 2
-    assert f"{path}:14: D-2 is in line 4 already: the file must hold one run of" in err
-
-
 def test_items_of_a_coco_annotation_file_are_found_by_number_or_file_name(score, write):
     annotations = {
         "images": [{"id": 7, "file_name": "a.jpg"}, {"id": 8, "file_name": "val/b.jpg"}],
@@ -185,17 +169,6 @@ def test_items_of_a_coco_annotation_file_are_found_by_number_or_file_name(score,
     ]
     assert figures(results[0]) == figures(results[1])
     assert figures(results[0])["bleu2"] == pytest.approx(expected_bleu(("a.jpg", "b.jpg"))[1])
-
-
-@pytest.mark.parametrize("caption", [None, 5, ["a dog"]])
-def test_a_reference_of_a_coco_annotation_file_must_be_a_text(score, write, caption):
-    references = write(
-        "annotations.json", json.dumps({"annotations": [{"image_id": 7, "caption": caption}]})
-    )
-    path = write("n.json", '[{"image_id": 7, "caption": "a dog runs"}]')
-    status, _, _, err = score(path, "--references", references, folder=False)
-    assert (status, err.count("\n")) == (2, 1)
-    assert f"{references}: must be a COCO annotation file" in err
 
 
 def test_items_scores_are_written_ordered_by_id(score, write, tmp_path):
@@ -265,12 +238,6 @@ def test_m_rnn_preset_keeps_punctuation_and_reports_perplexities(score, write):
     # "," is a token of text and reference, the final "." of neither
     assert found["length"] == pytest.approx((6 + 7 + 6) / 3)
     assert "tok:m_rnn|case:lc|punct:yes" in out
-
-
-def test_perplexity_without_scores_says_what_it_needs(score, write):
-    _, result, out, _ = score(write("t.jsonl", jsonl(TEXTS)), "--preset", "m_rnn")
-    assert figures(result)["perplexity"] is None
-    assert "needs --reference-scores" in out
 
 
 def test_perplexity_alone_needs_no_texts(score, write):
@@ -355,79 +322,6 @@ def test_card_holds_command_hashes_and_decode_settings(score, write, data):
     assert card["files"]["dictionary"]["sha256"] == dictionary
     assert card["versions"]["python"]
     assert result["card"]["files"] == card["files"]
-
-
-@pytest.mark.parametrize(
-    ("name", "text", "message"),
-    [
-        ("e.txt", " \n", "e.txt: must have generated texts, but is empty."),
-        ("e.json", "[\n]\n", "e.json: must have generated texts, but is empty."),
-        ("l.txt", "one line\n", "must have a line for each of 3 items or the split's 6 lines, but"),
-        ("o.txt", "H-6\t-1\ta\n", "o.txt: line 6 must be one of the split's 6 lines"),
-        (
-            "s.txt",
-            "H-1\tx\ta\n",
-            "H-1 must have a score and a text, separated by tabs, but",
-        ),
-        ("b.jsonl", '{"id": "a.jpg"}\n', 'b.jsonl:1: must be {"id": "...", "hypothesis": "..."}'),
-        ("b.jsonl", '{"id": true, "hypothesis": "a"}\n', 'b.jsonl:1: must be {"id": "..."'),
-        ("n.jsonl", '{"id": "a.jpg",\n', "n.jsonl:1: must be a JSON object"),
-        ("c.json", '[{"image_id": 1}]', 'c.json: entry 0 must be {"image_id": ..., "caption"'),
-        ("i.json", '[{"caption": "a"}]', "i.json: entry 0 must be {"),
-        ("j.json", '[{"caption": "a"]', "j.json: must be COCO results, but is no JSON"),
-        ("z.jsonl", jsonl({"z.jpg": "a"}), "none of its 1 ids (such as 'z.jpg') is among the 3"),
-        ("r.txt", "I | {'score_reference': True}\nH-0\t-1\ta\n", "give it as --reference-scores"),
-    ],
-)
-def test_wrong_texts_are_one_line(score, write, name, text, message):
-    status, _, _, err = score(write(name, text))
-    assert status == 2
-    assert message in err
-    assert err.count("\n") == 1
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (
-            ["T", "--metrics", "blue"],
-            "of bleu, meteor, .*, but has 'blue'; did you mean bl",
-        ),
-        (
-            ["T", "--metrics", "blue4"],
-            ", or figures of them such as bleu4, but has 'blue4'; did you mean bleu4?",
-        ),
-        (["T", "--first-words", "5"], "--first-words: needs --metrics first_distinct."),
-        (["T", "--metrics", ","], "--metrics: must name a metric, but is empty."),
-        ([], "give HYPOTHESES, or --reference-scores for perplexity alone."),
-        (
-            ["T", "--bootstrap", "-1"],
-            "--bootstrap: must be a number of resamples above 0",
-        ),
-        (["--reference-scores", "P", "--compare", "T"], "--compare: needs HYPOTHESES."),
-        (["T", "--per-item", "T"], "--per-item T: would overwrite a file that is read."),
-        (["T", "--per-item", "no/where.jsonl"], "no/where.jsonl: there is no folder no."),
-        (["T", "--card", "OUT"], "--card and --json name one file; give two."),
-        (["T", "--references", "N.json"], "N.json: cannot be read as a COCO annotation file"),
-        (["T", "--references", "T.json"], "T.json: must be a COCO annotation file"),
-        (["T", "--training-text", "N"], "N: cannot be read (No such file"),
-        (["N"], "N: cannot be read as text: No such file or directory\n"),
-        (["T", "--split", "x"], ": has no split 'x', but .*valid.\n"),
-        (["--reference-scores", "P"], "P: line 9 must be one of the 6 lines of valid"),
-    ],
-)
-def test_wrong_arguments_are_one_line(score, write, tmp_path, monkeypatch, arguments, message):
-    monkeypatch.chdir(tmp_path)
-    write("T", jsonl(TEXTS))
-    write("P", "P-9\t-1.0\n")
-    write("T.json", "{}")
-    named = [
-        str(tmp_path / "out.json") if argument == "OUT" else argument for argument in arguments
-    ]
-    status, _, _, err = score(*named)
-    assert status == 2
-    assert err.count("\n") == 1
-    assert all(part in err for part in message.split(".*"))
 
 
 def test_generated_output_without_a_data_folder_says_what_it_needs(score, write, data):
@@ -524,41 +418,6 @@ def test_a_submission_needs_no_references(write, tmp_path, capsys, layout):
     # who asks for figures is told what they need
     assert main([*arguments, "--metrics", "bleu"]) == 2
     assert "references are needed: give --data" in capsys.readouterr().err
-
-
-def test_a_file_named_minus_is_no_output(score, write, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    texts = write("t.jsonl", jsonl(TEXTS))
-    for option in ("--submission", "--per-item", "--card"):
-        status, result, _, err = score(texts, option, "-")
-        assert (status, result) == (2, {})
-        assert err == (
-            f"fairseq-mm score: {option} -: give /dev/stdout for standard output, or ./- for a "
-            "file or a folder of that name.\n"
-        )
-    assert not (tmp_path / "-").exists()
-
-
-@pytest.mark.parametrize(
-    ("texts", "message"),
-    [
-        ({"dog.jpg": "a dog"}, 'image ids must be COCO\'s, such as .*, but one is "dog.jpg".'),
-        ({"12.jpg": "a dog", "012.jpg": "a cat"}, '"12.jpg" and "012.jpg" are both image 12.'),
-        ([("12.jpg", "a dog"), ("12.jpg", "a cat")], "has several of 1: 12.jpg."),
-    ],
-)
-def test_what_cannot_be_submitted_is_one_line(score, write, tmp_path, texts, message):
-    pairs = list(texts.items()) if isinstance(texts, dict) else texts
-    lines = [json.dumps({"id": key, "hypothesis": text}) + "\n" for key, text in pairs]
-    references = references_of(write, dict(pairs))
-    out = tmp_path / "s.json"
-    arguments = ("--references", references, "--submission", out, "--metrics", "diversity")
-    status, _, _, err = score(write("t.jsonl", "".join(lines)), *arguments, folder=False)
-    assert status == 2
-    assert err.count("\n") == 1
-    assert err.count("--submission: ") == 1
-    assert all(part in err for part in message.split(".*"))
-    assert not out.exists()
 
 
 @pytest.mark.slow

@@ -102,51 +102,6 @@ def test_shares_that_would_mislead_are_put_into_words(gain, figures, message):
     assert (result["share"] is None) == ("no better" in message)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (("1,2", "1,2,3", "1,2,3"), "--system: must have 3 figures of 0 to 100, rouge1, rouge2,"),
-        (("1,2,101", "1,2,3", "1,2,3"), "--system: must have 3 figures of 0 to 100"),
-        (
-            ("1,2,3", "x.json", "1,2,3"),
-            "--text-only x.json: must be three figures (68.0,51.4",
-        ),
-        (("1,2,3", "1,2,3", "no.jsonl"), "no.jsonl:1: must be what fairseq-mm score --preset how2"),
-        (
-            ("1,2,3", "1,2,3", "nan.jsonl"),
-            "nan.jsonl:1: item 'a' comes twice, or its scores",
-        ),
-        (("1,2,3", "1,2,3", "twice.jsonl"), "twice.jsonl:2: item 'a' comes twice"),
-        (("1,2,3", "1,2,3", "text"), "--baseline text:1: must be what fairseq-mm score --preset "),
-        (("1,2,3", "1,2,3", "empty"), "--baseline empty: must have scores, but is empty."),
-        (("a.jsonl", "b.jsonl", "1,2,3"), "a.jsonl and b.jsonl: have no item in common."),
-        (("3,3,3", "2,2,2", "1,1,1", "--bootstrap", "9"), "--bootstrap: needs the files of fairse"),
-        (
-            ("3,3,3", "2,2,2", "1,1,1", "--bootstrap", "-1"),
-            "--bootstrap: must be 0 or more, but",
-        ),
-        (
-            ("3,3,3", "2,2,2", "1,1,1", "--bootstrap", "1000001"),
-            "--bootstrap: must be at most 1,000,000 resamples, but is 1000001.",
-        ),
-        (("3,3,3", "2,2,2", "1,1,1", "--seed", "-1"), "--seed: must be 0 or more, but is -1."),
-    ],
-)
-def test_mistakes_are_one_line(gain, by_item, tmp_path, arguments, message):
-    (tmp_path / "no.jsonl").write_text('{"id": "a", "rouge2": 0.1, "rouge_l": 0.1}\n')
-    line = '{"id": "a", "rouge1": 0.1, "rouge2": 0.1, "rouge_l": 0.1}\n'
-    (tmp_path / "twice.jsonl").write_text(2 * line)
-    (tmp_path / "nan.jsonl").write_text(line.replace("0.1", "NaN", 1))
-    (tmp_path / "text").write_text("learn to bake .\n")
-    (tmp_path / "empty").write_text("\n")
-    by_item("a.jsonl", {"a": (0.1, 0.2, 0.3)})
-    by_item("b.jsonl", {"b": (0.1, 0.2, 0.3)})
-    status, _, printed = gain(*arguments)
-    assert status == 2
-    assert message in printed.err
-    assert printed.err.count("\n") == 1
-
-
 def test_hypotheses_are_scored_and_compared_in_one_run(gain, by_item, tmp_path, capsys):
     references = ["mix the flour and the milk", "cut the red onion", "tune the strings now"]
     texts = ["mix flour and milk", "cut the onion", "tune all the strings"]
@@ -168,37 +123,3 @@ def test_hypotheses_are_scored_and_compared_in_one_run(gain, by_item, tmp_path, 
     assert result["gain"] == expected
     assert result["scores"][0]["metric"] == "rouge1"
     assert printed.out in capsys.readouterr().out
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["--system", "1,2,3", "--baseline", "1,1,1"], "--system: needs --text-only."),
-        (["a.txt", "--text-only", "1,2,3"], "--text-only: needs --baseline."),
-        (["--text-only", "1,2,3", "--baseline", "1,1,1"], "give HYPOTHESES, or --reference-scores"),
-        (
-            ["a.txt", "--system", "1,2,3", "--text-only", "1,2,3", "--baseline", "1,1,1"],
-            "HYPOTHESES: has no meaning with --system.",
-        ),
-        *(
-            (
-                ["--system", "1,2,3", "--text-only", "1,2,3", "--baseline", "1,1,1", option, x],
-                f"{option}: has no meaning with --system.",
-            )
-            for option, x in (("--card", "x"), ("--metrics", "bleu"), ("--tokenizer", "wp"))
-        ),
-        (
-            ["a.txt", "--references", "a.txt", "--text-only", "1,2,3", "--baseline", "1,1,1"],
-            "--text-only: needs --preset how2, which computes rouge1, rouge2, rouge_l.",
-        ),
-    ],
-)
-def test_options_that_do_not_belong_together_are_refused(
-    tmp_path, capsys, monkeypatch, arguments, message
-):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "a.txt").write_text("cut the onion\n")
-    assert main(["score", *arguments]) == 2
-    err = capsys.readouterr().err
-    assert message in err
-    assert err.count("\n") == 1

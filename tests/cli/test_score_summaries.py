@@ -127,16 +127,6 @@ def test_plain_text_on_both_sides(score, data, tmp_path):
     check_rouge(figures(result))
 
 
-def test_empty_summary_scores_zero(score, tmp_path):
-    (tmp_path / "ours.txt").write_text("\nlearn to sing .\nx\n")
-    (tmp_path / "test.tgt").write_text("".join(f"{text}\n" for text in REFERENCES.values()))
-    status, result, _, _ = score(
-        "ours.txt", "--references", "test.tgt", "--metrics", WITHOUT_METEOR
-    )
-    assert status == 0
-    assert figures(result)["rouge1"] == pytest.approx(1 / 3)
-
-
 def test_numbered_items_are_written_in_the_order_of_their_numbers(score, tmp_path):
     (tmp_path / "t.txt").write_text("".join(f"word {i}\n" for i in range(12)))
     score("t.txt", "--references", "t.txt", "--metrics", "rouge", "--per-item", "items.jsonl")
@@ -163,46 +153,6 @@ def test_best_of_several_references_counts_and_the_signature_says_so(score, data
     _, result, _, _ = score(*arguments)
     check_rouge(figures(result))
     assert "|refs:2|tok:none|case:mixed|punct:yes|best:of-refs|" in result["scores"][0]["signature"]
-
-
-@pytest.mark.parametrize(
-    ("arguments", "files", "message"),
-    [
-        (
-            ["--metrics", "rouge,rouge_l"],
-            {},
-            "has rouge and rouge_l, which both make a row",
-        ),
-        (
-            ["--references", "r.txt"],
-            {"r.txt": "a\nb\n"},
-            "r.txt: must have a reference for each of the split's 3 lines, but has 2 lines.",
-        ),
-        (
-            ["--metrics", "novel_ngrams"],
-            {"data/valid.transcripts.jsonl": '{"id": "a"}\n'},
-            'valid.transcripts.jsonl:1: must be {"id": "...", "transcript": "..."}, but is',
-        ),
-        (
-            ["--metrics", "rouge"],
-            {"data/valid.unknowns.jsonl": '["x"]\n'},
-            "valid.unknowns.jsonl: must have a line for each of the split's 3 lines, but has 1",
-        ),
-        (
-            ["--references", "none.txt"],
-            {},
-            "none.txt: cannot be read (No such file or directory); it ",
-        ),
-    ],
-)
-def test_wrong_input_is_one_line(score, data, tmp_path, arguments, files, message):
-    for name, text in files.items():
-        (tmp_path / name).write_text(text)
-    (tmp_path / "g.txt").write_text(generated(TEXTS))
-    status, _, _, err = score("g.txt", "--data", data, *arguments)
-    assert status == 2
-    assert message in err
-    assert err.count("\n") == 1
 
 
 def published(score, shared_data, name, *arguments):

@@ -7,7 +7,7 @@ from toy_data import write_store
 
 from fairseq_mm.cli.main import main
 from fairseq_mm.cli.score_inputs import References
-from fairseq_mm.cli.score_visual_stories import describe_split
+from fairseq_mm.cli.score import describe_split
 
 SEQUENCES = ["\t".join(f"{album}{i}" for i in range(5)) for album in "abc"]
 ALBUMS = ["1", "1", "2"]
@@ -219,43 +219,3 @@ def test_two_systems_are_compared_by_their_repetition(score, tmp_path):
     # the story without a second sentence has no share
     assert compared["repeated_words"]["values"][1] == 1 / 2
     assert "p" in compared["repeated_words"]
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["--references-of", "album", "--references", "x"], "--references-of album: needs --data,"),
-        (
-            ["--submission", "s.json", "--preset", "how2"],
-            "--submission: needs --preset coco, m_rnn",
-        ),
-        (["--submission", "s.json", "--preset", "coco"], "--submission: image ids must be COCO's"),
-        (["--submission", "OUT"], "--submission and --json name one file; give two."),
-        (["--submission", "IN"], "--submission .*: would overwrite a file that is read."),
-    ],
-)
-def test_wrong_arguments_are_one_line(score, tmp_path, arguments, message):
-    places = {"OUT": tmp_path / "out.json", "IN": tmp_path / "generate-valid.txt"}
-    status, _, _, _, err = score(*(places.get(argument, argument) for argument in arguments))
-    assert status == 2
-    assert err.count("\n") == 1
-    assert all(part in err for part in message.split(".*"))
-
-
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        (None, "valid.stories.jsonl: cannot be read (No such file or directory); it names the"),
-        ('{"story_id": "1"}\n', 'valid.stories.jsonl:1: must be {"story_id": "...", "album_id":'),
-        ('{"album_id": "1"}\n', "valid.stories.jsonl has 1 lines, but "),
-    ],
-)
-def test_submission_without_albums_is_one_line(score, data, tmp_path, content, message):
-    (data / "valid.stories.jsonl").unlink()
-    if content:
-        (data / "valid.stories.jsonl").write_text(content)
-    status, _, _, _, err = score("--submission", tmp_path / "s.json")
-    assert status == 2
-    assert err.count("\n") == 1
-    assert message in err
-    assert not (tmp_path / "s.json").exists()

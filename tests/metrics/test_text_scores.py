@@ -1,21 +1,20 @@
-"""The table of metrics, and the figures that each makes."""
+"""The table of metrics names the scores that each metric makes."""
 
 import sys
 
 from fairseq_mm.metrics._meteor_tables import load_tables
 from fairseq_mm.metrics.score_rows import TokenizedItems
-from fairseq_mm.metrics.text_scores import FIGURES, METRICS
+from fairseq_mm.metrics.text_scores import METRICS, names_of_figures, score_texts
 
 
 def test_the_table_names_the_figures_that_each_metric_makes(monkeypatch):
     load_tables.cache_clear()
-    monkeypatch.setitem(sys.modules, "pycocoevalcap", None)  # METEOR's rows have no value
-    items = TokenizedItems(
-        hypotheses=[["a", "dog"], ["cats"]],
-        references=[[["a", "dog"], ["dogs"]], [["a", "cat"]]],
-        tokenization="none",
-        texts=["a dog", "cats"],
-        reference_texts=[["a dog", "dogs"], ["a cat"]],
-    )
-    for name, metric in METRICS.items():
-        assert tuple(row.name for row in metric(items)) == FIGURES.get(name, (name,))
+    monkeypatch.setitem(sys.modules, "pycocoevalcap", None)
+    words = "a dog runs on the green grass now".split()
+    sources = {"sources": [words], "training_texts": [words], "sentences": [[words, words]]}
+    for given in ({}, sources):
+        items = TokenizedItems([words], [[words]], "ptb", **given)
+        for name in METRICS:
+            rows = score_texts(items, [name])
+            assert tuple(row.name for row in rows) == names_of_figures(name)
+            assert all(row.value is not None or row.note for row in rows)
