@@ -2,7 +2,6 @@
 
 import argparse
 import math
-import os
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Optional
@@ -15,11 +14,11 @@ from fairseq_mm.cli.inspect_output import Inspection, Part
 from fairseq_mm.cli.records import progress_bar
 from fairseq_mm.cli.score_inputs import (
     check_generated_for,
-    oov_words_by_video,
-    read_sources,
+    get_oov_words,
+    get_sources,
     restored,
 )
-from fairseq_mm.data.split_files import read_references
+from fairseq_mm.data.records import open_split
 from fairseq_mm.data.transcript_text import is_not_available
 from fairseq_mm.errors import UserError
 from fairseq_mm.extract.media_list import VIDEOS, MediaFile, by_any_key, list_images
@@ -80,26 +79,23 @@ class _SplitTexts:
 
     def __init__(self, path: Optional[str], inspection: VideoInspection) -> None:
         self.inspection = inspection
-        self.data, self.split = inspection.task.cfg.data, inspection.split
-        references = os.path.join(self.data, f"{self.split}.references.jsonl")
-        self.references: dict[str, str] = {}
-        if os.path.exists(references):
-            # How2 has one reference per video, and the page shows one.
-            self.references = {key: x[0] for key, x in read_references(references).items()}
+        self.split = open_split(inspection.task.cfg.data, inspection.split)
+        # How2 has one reference per video, and the page shows one.
+        self.references = {key: x[0] for key, x in self.split.references().items()}
         self.hypotheses = None if path is None else self._read_hypotheses(path)
 
     def _read_hypotheses(self, path: str) -> dict[str, str]:
-        visual_ids = self.inspection.dataset.visual_ids
-        ids = list(self.references) or list(dict.fromkeys(visual_ids))
-        file = read_hypotheses(path, item_ids=ids, visual_ids=visual_ids, split=self.split)
-        check_generated_for(path, file.output, self.data, self.split)
-        strangers = file.texts.keys() - set(visual_ids)
+        split = self.split
+        file = read_hypotheses(
+            path, item_ids=list(self.references), visual_ids=split.items, split=split.name
+        )
+        check_generated_for(path, file.output, split)
+        strangers = file.texts.keys() - self.references.keys()
         if strangers:
             raise UserError(
-                f"{path}: has a summary of {min(strangers)!r}, which is no video of "
-                f"{os.path.join(self.data, self.split)}."
+                f"{path}: has a summary of {min(strangers)!r}, which is no video of {split.path}."
             )
-        oov_words = oov_words_by_video(self.data, self.split, visual_ids)
+        oov_words = get_oov_words(split)
         return {key: restored(text, oov_words.get(key)) for key, text in file.texts.items()}
 
     def get_fields(self, lines: Sequence[int]) -> list[dict[str, Any]]:
@@ -109,7 +105,7 @@ class _SplitTexts:
         """
         inspection, ids = self.inspection, self.inspection.ids(lines)
         # The published transcripts decide; if their file is missing, the model's input decides.
-        sources = read_sources(self.data, self.split, ids, str.split)
+        sources = get_sources(self.split, ids, str.split)
         if sources is None:
             are_available = [not is_not_available(inspection.transcript(line)) for line in lines]
         else:

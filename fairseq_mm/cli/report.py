@@ -147,8 +147,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    from fairseq_mm.cli.score_inputs import find_split, read_score_references
     from fairseq_mm.cli.score import split_metrics
+    from fairseq_mm.cli.score_inputs import find_split, read_score_references
+    from fairseq_mm.data.records import open_split
     from fairseq_mm.report.html_page import render_page, write_page
     from fairseq_mm.report.item_gallery import gallery_section
 
@@ -161,7 +162,8 @@ def run(args: argparse.Namespace) -> None:
     if args.metrics is not None:
         split_metrics(args.metrics, METRICS)
     args.split = args.split or find_split(args.hypotheses[0], args.data)
-    references = read_score_references(str(args.data), args.split, None)
+    split = open_split(args.data, args.split)
+    references = read_score_references(split, None)
     arguments.check_outputs({"output": str(args.output)}, [references.path])
     systems = read_systems(args, references)
     names = [system.name for system in systems]
@@ -310,7 +312,6 @@ def card_section(
     args: argparse.Namespace, systems: Sequence[System], references: "References"
 ) -> "Section":
     """Return the section about the run: command, hashes of files, decoding settings, versions."""
-    from fairseq_mm.cli.score_inputs import existing_file
     from fairseq_mm.metrics.result_card import result_card
     from fairseq_mm.report.html_page import section
 
@@ -318,7 +319,7 @@ def card_section(
         f"hypotheses {system.name}".rstrip(): system.path for system in systems
     }
     files["references"] = references.path
-    files["dictionary"] = existing_file(args.data, "dict.txt")
+    files["dictionary"] = references.split.dictionary_path()
     command = shlex.join(["fairseq-mm", *sys.argv[1:]])
     # several files may have different decoding settings
     single = systems[0].path if len(systems) == 1 else None

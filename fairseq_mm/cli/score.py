@@ -19,19 +19,18 @@ import os
 import shlex
 import sys
 import textwrap
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Callable, NamedTuple, Optional
 
 from fairseq_mm.cli import arguments, score_gain, score_inputs, score_models
 from fairseq_mm.cli.arguments import Rows, Rule, flag
 from fairseq_mm.cli.records import counted, list_first
-from fairseq_mm.cli.score_inputs import JoinedTexts, References, existing_file, without_separators
+from fairseq_mm.cli.score_inputs import JoinedTexts, References, without_separators
 from fairseq_mm.data.elapsed_time import elapsed_time
 from fairseq_mm.data.input_files import read_lines
 from fairseq_mm.data.output_file import write_file
-from fairseq_mm.data.split_files import read_missing_images
-from fairseq_mm.data.split_text import read_albums, read_story_words, story_text_path
+from fairseq_mm.data.records import Split, open_split, split_names
 from fairseq_mm.data.story_text import SEPARATOR, split_sentences
 from fairseq_mm.errors import UserError
 from fairseq_mm.generation.defaults import SEED
@@ -239,13 +238,14 @@ def run(args: argparse.Namespace) -> None:
         if args.json:
             write_file(args.json, json.dumps(result, indent=2, ensure_ascii=False) + "\n")
         return
-    metrics, figures = _select_metrics(args)
+    split = _open_split(args)
+    metrics, figures = _select_metrics(args, split)
     samples = args.bootstrap
     if samples is None:
         samples = COMPARE_SAMPLES if args.compare else 0
     outputs = (args.metrics, args.json, args.per_item, args.card, args.compare)
     if args.submission and not any((*outputs, args.data, args.references)):
-        texts = score_inputs.read_without_references(args.inputs, None, None)
+        texts = score_inputs.read_without_references(args.inputs, None)
         write_file(args.submission, _coco_submission(texts))
         count = counted(len(texts.texts), "caption")
         print(f"wrote {args.submission}: {count}; nothing to score them by", file=sys.stderr)
@@ -253,9 +253,9 @@ def run(args: argparse.Namespace) -> None:
     rows: list[Row] = []
     if args.inputs is not None or args.constant is not None:
         names = [name for name in metrics if name != "perplexity"]
-        rows, ids = _score(args, names, figures, result, samples)
+        rows, ids = _score(args, split, names, figures, result, samples)
     if "perplexity" in metrics:
-        rows += [row for row in _perplexities(args) if row.name in figures]
+        rows += [row for row in _perplexities(args, split) if row.name in figures]
     result["scores"] = [make_entry(row, samples=samples, seed=args.seed) for row in rows]
     _print_result(result, with_signatures=args.signatures)
     if args.text_only:
@@ -266,7 +266,7 @@ def run(args: argparse.Namespace) -> None:
         print()
         score_gain.print_gain(result["gain"])
     if args.json or args.card:
-        card = _make_card(args, metrics)
+        card = _make_card(args, split, metrics)
         card["signatures"] = {row.name: row.signature for row in rows}
         if "visual_stories" in result:
             card["visual_stories"] = result["visual_stories"]
@@ -297,6 +297,15 @@ def _check(args: argparse.Namespace) -> None:
         args.card = f"{texts or 'constant'}.card.json"
     names = ("json", "per_item", "submission", "card")
     arguments.check_outputs({name: getattr(args, name) for name in names})
+
+
+def _open_split(args: argparse.Namespace) -> Optional[Split]:
+    # stories without references may be compared with training texts alone
+    if args.data is None or (
+        not PRESETS[args.preset].has_references and args.split not in split_names(args.data)
+    ):
+        return None
+    return open_split(args.data, args.split)
 
 
 def split_metrics(text: str, known: Collection[str]) -> tuple[list[str], set[str]]:
@@ -333,14 +342,14 @@ def split_metrics(text: str, known: Collection[str]) -> tuple[list[str], set[str
     return metrics, figures
 
 
-def _select_metrics(args: argparse.Namespace) -> tuple[list[str], set[str]]:
+def _select_metrics(args: argparse.Namespace, split: Optional[Split]) -> tuple[list[str], set[str]]:
     """Return the metrics of ``--metrics`` or ``--preset``, and the names of their scores."""
     preset = PRESETS[args.preset]
     has_texts = args.inputs is not None or args.constant is not None
     if not has_texts and args.reference_scores is None:
         raise UserError("give HYPOTHESES, or --reference-scores for perplexity alone.")
     named = args.metrics or ",".join(preset.metrics)
-    if args.metrics is None and not existing_file(args.data, f"{args.split}.transcripts.jsonl"):
+    if args.metrics is None and (split is None or not any(split.field("transcript"))):
         # a preset leaves the row out; --metrics novel_ngrams gets a row with a note on the lack
         named = ",".join(x for x in preset.metrics if "sources" not in METRICS[x].needs)
     if args.reference_scores is not None:
@@ -364,6 +373,7 @@ def _select_metrics(args: argparse.Namespace) -> tuple[list[str], set[str]]:
 
 def _score(
     args: argparse.Namespace,
+    split: Optional[Split],
     metrics: list[str],
     figures: Collection[str],
     result: dict[str, Any],
@@ -372,7 +382,7 @@ def _score(
     """Return the first system's scores, and the ids of the scored items; add fields about the texts
     of the systems to ``result``."""
     preset = PRESETS[args.preset]
-    references, systems = _read_systems(args, metrics)
+    references, systems = _read_systems(args, split, metrics)
     all_ids = list((references or systems[0]).texts)
     # systems are compared over the items that both have, so that each figure is over equal items
     ids = [key for key in all_ids if all(key in system.texts for system in systems)]
@@ -381,7 +391,7 @@ def _score(
     if args.submission:
         # before the metrics, which may take minutes or fail: the file does not need scores
         if preset.submission == "vist":
-            content = _vist_submission(args.data, args.split, systems[0].texts)
+            content = _vist_submission(split, systems[0].texts)
         else:
             content = _coco_submission(systems[0])
         write_file(args.submission, content)
@@ -400,15 +410,15 @@ def _score(
             ],
             show=show,
             models=models,
-            training=_training_path(args, "copying") if "copying" in metrics else None,
-            **_read_shared(args, metrics, ids, load_tokenizer(tokenizer)),
+            training=_open_training(args) if "copying" in metrics else None,
+            **_read_shared(args, split, metrics, ids, load_tokenizer(tokenizer)),
         )
     tables = [[row for row in rows if row.name in figures] for _, rows in scored]
     for row in tables[0]:
         row.expected = len(all_ids)
     result["texts"] = [system.describe() for system in systems]
     if preset.submission == "vist" and references is not None:
-        result["visual_stories"] = describe_split(references, ids, args.data, args.inputs)
+        result["visual_stories"] = describe_split(references, ids, args.inputs)
     if len(systems) == 2:
         result["comparison"] = compare(*tables, samples=samples, seed=args.seed)
     if args.per_item:
@@ -423,6 +433,13 @@ def _score(
     return tables[0], ids
 
 
+class Training(NamedTuple):
+    """Path and lines of the training texts."""
+
+    path: str
+    lines: Iterable[str]
+
+
 def score_systems(
     systems: Sequence[Sequence[str]],
     references: Sequence[Sequence[str]],
@@ -432,7 +449,7 @@ def score_systems(
     unk: Sequence[Optional[bool]],
     show: Callable[[str], None],
     models: Optional[score_models.ModelMetrics] = None,
-    training: Optional[str] = None,
+    training: Optional[Training] = None,
     **shared: Any,
 ) -> list[tuple[TokenizedItems, list[Row]]]:
     """Compute the scores of each system by all metrics.
@@ -445,7 +462,7 @@ def score_systems(
         unk: For each system, True if its texts may contain ``<unk>``; None if unknown.
         show: Function that is called with the name of each metric.
         models: Metrics that need trained models.
-        training: Path of the text that the metric ``copying`` searches.
+        training: Texts that the metric ``copying`` searches.
         **shared: Fields of :class:`.TokenizedItems` that the systems share.
     """
     split_words = load_tokenizer(tokenizer)
@@ -490,36 +507,38 @@ def _split_stories(texts: Sequence[str], tokenize: Tokenizer) -> Optional[list[l
     return [[tokenize(sentence) for sentence in split_sentences(text)] for text in texts]
 
 
-def _training_path(args: argparse.Namespace, metric: str) -> Optional[str]:
+def _open_training(args: argparse.Namespace) -> Optional[Training]:
+    """Open ``--training-text``, or else the training split; None if there is neither."""
     if args.training_text is not None:
-        return args.training_text
-    return existing_file(
-        args.data, "text", "train.wp_target" if metric == "copying" else "train.txt"
-    )
+        return Training(args.training_text, (line for _, line in read_lines(args.training_text)))
+    if args.data is None or "train" not in split_names(args.data):
+        return None
+    split = open_split(args.data, "train")
+    return Training(split.path, map(" ".join, split.iterate_tokens()))
 
 
 def _copied_runs(
-    systems: Sequence[Sequence[list[str]]], training: str
+    systems: Sequence[Sequence[list[str]]], training: Training
 ) -> tuple[list[list[CopiedRun]], int]:
     """Return the longest run of words that each story of each system copies from the training text,
     and the number of words of this text."""
     from tqdm.auto import tqdm
 
-    size = os.path.getsize(training) if os.path.isfile(training) else None
-    # the search counts characters, the size is in bytes: most characters are one byte
-    with tqdm(
-        total=size, unit="B", unit_scale=True, desc="training text", leave=False, disable=None
-    ) as bar:
-        search = CopiedRuns([words for stories in systems for words in stories])
-        search.read_file(training, progress=bar.update)
+    search = CopiedRuns([words for stories in systems for words in stories])
+    with tqdm(training.lines, "training text", unit=" texts", leave=False, disable=None) as lines:
+        search.read(lines, training.path)
     if not search.words_read:
-        raise UserError(f"{training}: must have training stories, but is empty.")
+        raise UserError(f"{training.path}: must have training texts, but is empty.")
     runs = iter(search.results())
     return [[next(runs) for _ in stories] for stories in systems], search.words_read
 
 
 def _read_shared(
-    args: argparse.Namespace, metrics: list[str], ids: list[str], split_words: Tokenizer
+    args: argparse.Namespace,
+    split: Optional[Split],
+    metrics: list[str],
+    ids: list[str],
+    split_words: Tokenizer,
 ) -> dict[str, Any]:
     """Return, by name, the arguments of ``TokenizedItems`` that both compared systems share."""
     shared: dict[str, Any] = {"meteor_task": args.meteor_task}
@@ -527,24 +546,23 @@ def _read_shared(
         shared["references_of"] = args.references_of
     if args.first_words is not None:
         shared["first_words"] = args.first_words
-    training = _training_path(args, "novelty")
-    if "novelty" in metrics and training is not None:
-        lines = [line for _, line in read_lines(training) if line.strip()]
+    training = _open_training(args) if "novelty" in metrics else None
+    if training is not None:
+        lines = [without_separators(line) for line in training.lines if line.strip()]
         if not lines:
-            raise UserError(f"{training}: must have training texts, but is empty.")
-        shared["training_texts"] = [split_words(without_separators(line)) for line in lines]
-    has_stories = args.data is not None and story_text_path(args.data, args.split).is_file()
-    if "sentences" in metrics and has_stories:
+            raise UserError(f"{training.path}: must have training texts, but is empty.")
+        shared["training_texts"] = list(map(split_words, lines))
+    if "sentences" in metrics and split is not None:
         # stories that people wrote, whose scores are shown for comparison
-        written = [" ".join(words) for words in read_story_words(args.data, args.split)]
+        written = list(map(" ".join, split.iterate_tokens()))
         shared["written_sentences"] = _split_stories(written, split_words)
-    if "novel_ngrams" in metrics:
-        shared["sources"] = score_inputs.read_sources(args.data, args.split, ids, split_words)
+    if "novel_ngrams" in metrics and split is not None:
+        shared["sources"] = score_inputs.get_sources(split, ids, split_words)
     return shared
 
 
 def _read_systems(
-    args: argparse.Namespace, metrics: list[str]
+    args: argparse.Namespace, split: Optional[Split], metrics: list[str]
 ) -> tuple[Optional[References], list[JoinedTexts]]:
     """Read the references, and the texts of each system (two systems with ``--compare``).
 
@@ -555,18 +573,16 @@ def _read_systems(
     has_none = args.references is None and args.data is None
     needs_none = has_none and not any("references" in METRICS[name].needs for name in metrics)
     if PRESETS[args.preset].has_references and not needs_none:
-        references = score_inputs.read_score_references(
-            args.data, args.split, args.references, args.references_of
-        )
+        references = score_inputs.read_score_references(split, args.references, args.references_of)
         systems = [score_inputs.join_texts(path, references) for path in paths]
     else:
-        systems = [
-            score_inputs.read_without_references(path, args.data, args.split) for path in paths
-        ]
+        systems = [score_inputs.read_without_references(path, split) for path in paths]
     if args.constant is not None:
         # first: --compare is the other system, whose figures are subtracted
-        texts = score_inputs.constant_texts(args.constant, args.data, args.split, references)
-        systems.insert(0, texts)
+        if references is None and split is None:
+            raise UserError("--constant: needs --data with the split, or --references.")
+        items = list(references.texts) if references is not None else split.items
+        systems.insert(0, score_inputs.constant_texts(args.constant, args.data, items))
     return references, systems
 
 
@@ -582,11 +598,13 @@ def _coco_submission(system: JoinedTexts) -> str:
     return coco_results({**system.texts, **system.without_references})
 
 
-def _vist_submission(data: str, split: str, texts: Mapping[str, str]) -> str:
+def _vist_submission(split: Split, texts: Mapping[str, str]) -> str:
     """Return stories in the format that the challenge's program EvalVIST reads as ``-testFile``;
     ``texts`` maps an image sequence (ids of five images, separated by tabs) to its story."""
     albums: dict[str, str] = {}
-    for key, album in zip(score_inputs.read_split_ids(data, split), read_albums(data, split)):
+    for key, album in zip(split.items, split.field("album")):
+        if album is None:
+            raise UserError(f"--submission: {split.path} has no `album` of the images {key!r}.")
         albums.setdefault(key, album)
     stories = [
         {
@@ -599,21 +617,20 @@ def _vist_submission(data: str, split: str, texts: Mapping[str, str]) -> str:
     ]
     content = {
         "team_name": "fairseq_mm",
-        "evaluation_info": {"additional_description": f"{split}, {len(stories)} sequences"},
+        "evaluation_info": {"additional_description": f"{split.name}, {len(stories)} sequences"},
         "output_stories": stories,
     }
     return json.dumps(content, ensure_ascii=False, indent=1) + "\n"
 
 
 def describe_split(
-    references: References, ids: Sequence[str], data: Optional[str], generated: Optional[str]
+    references: References, ids: Sequence[str], generated: Optional[str]
 ) -> dict[str, object]:
     """Count the image sequences of a split that were scored, and the images with features.
 
     Args:
         references: References of the split.
         ids: Ids of the scored sequences.
-        data: Path of the data folder; None without a data folder.
         generated: Path of the generated stories; its first lines may name the feature stores.
 
     Returns:
@@ -630,14 +647,15 @@ def describe_split(
     counts["images"] = len(images)
     summary += f"; images: {len(images):,}"
     named = decoding_settings(generated).get("features") if generated else None
-    stores = str(named or Path(data or "", "features.h5")).split(os.pathsep)
-    if data is None or not all(map(os.path.isfile, stores)):
+    folder = "" if references.split is None else references.split.folder
+    stores = str(named or Path(folder, "features.h5")).split(os.pathsep)
+    if references.split is None or not all(map(os.path.isfile, stores)):
         counts["summary"] = f"{summary}, no feature store to look for them in"
         return counts
     from fairseq_mm.data.feature_store import open_features
 
     features = open_features(stores)
-    missing = images & read_missing_images(data)
+    missing = images & references.split.missing
     # neither in a store nor listed as missing: the stores are not the folder's
     unknown = sorted(key for key in images - missing if key not in features)
     without_features = missing.union(unknown)
@@ -655,46 +673,32 @@ def describe_split(
     return counts
 
 
-def _perplexities(args: argparse.Namespace) -> list[Row]:
+def _perplexities(args: argparse.Namespace, split: Optional[Split]) -> list[Row]:
     """Return the perplexity over all tokens, and the mean perplexity of the sentences, computed
     from the log-probabilities in the file ``--reference-scores``."""
     if args.reference_scores is None:
         return perplexity_rows(None)
     texts = read_log_probabilities(args.reference_scores)
-    if args.data is None:
+    if split is None:
         return perplexity_rows(texts)
     num_tokens = {line: text.num_tokens for line, text in texts.items()}
-    expected = score_inputs.check_scores_for(
-        args.reference_scores, num_tokens, args.data, args.split
-    )
-    if expected is None:
-        # no binarised text to compare with, but each line of the split has a visual id
-        expected = len(score_inputs.read_split_ids(args.data, args.split))
-    if max(texts) >= expected:
-        raise UserError(
-            f"{args.reference_scores}: line {max(texts)} must be one of the {expected} lines of "
-            f"{args.split} (counted from 0); it comes from another split or data folder."
-        )
-    return perplexity_rows(texts, expected)
+    score_inputs.check_scores_for(args.reference_scores, num_tokens, split)
+    return perplexity_rows(texts, len(split))
 
 
-def _make_card(args: argparse.Namespace, metrics: list[str]) -> dict[str, object]:
+def _make_card(
+    args: argparse.Namespace, split: Optional[Split], metrics: list[str]
+) -> dict[str, object]:
     files: dict[str, Optional[str]] = {
         "hypotheses": args.inputs,
         "compared": args.compare,
         "reference_scores": args.reference_scores,
-        "dictionary": existing_file(args.data, "dict.txt")
-        or existing_file(args.data, "dict.desc.txt"),
+        "references": args.references or (split and split.path),
+        "dictionary": split and split.dictionary_path(),
     }
-    if args.inputs is not None or args.constant is not None:
-        name = score_inputs.reference_name(args.split, args.references_of)
-        files["references"] = args.references or existing_file(args.data, name)
-        files["unknowns"] = existing_file(args.data, f"{args.split}.unknowns.jsonl")
-        if "novel_ngrams" in metrics:
-            files["transcripts"] = existing_file(args.data, f"{args.split}.transcripts.jsonl")
-    for name in ("novelty", "copying"):
-        if name in metrics:
-            files["training_text"] = _training_path(args, name)
+    training = _open_training(args) if {"novelty", "copying"} & {*metrics} else None
+    if training is not None:
+        files["training_text"] = training.path
     return result_card(
         command=shlex.join(["fairseq-mm", *sys.argv[1:]]),
         files=files,

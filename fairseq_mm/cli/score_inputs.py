@@ -14,11 +14,12 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Any, Callable, Optional, Union
+from typing import Any, Callable, Optional, Union
 
+from fairseq_mm.data.binarised_text import load_dictionary
 from fairseq_mm.data.indexed_oov import restore_oov_words
-from fairseq_mm.data.input_files import parse_json, read_json, read_lines
-from fairseq_mm.data.split_files import read_oov_words, read_references, read_visual_ids
+from fairseq_mm.data.input_files import parse_json, read_json, read_lines, read_objects
+from fairseq_mm.data.records import Split, open_split, split_names
 from fairseq_mm.data.story_text import SEPARATOR, join_sentences, split_sentences
 from fairseq_mm.data.transcript_text import is_not_available
 from fairseq_mm.errors import UserError
@@ -30,10 +31,6 @@ from fairseq_mm.metrics.hypotheses import (
     read_hypotheses,
 )
 
-if TYPE_CHECKING:
-    from fairseq_mm.data.binarised_split import SplitText
-
-TRAINING_SPLIT = "train"
 # value of --constant without TEXT; an empty TEXT, as from an unset variable of a shell, differs
 MOST_FREQUENT = "\0"
 _SHOWN = 50  # characters of a text in a message
@@ -46,22 +43,16 @@ class References:
     Args:
         path: Path of the file.
         texts: Item id -> references, in the order of the file.
-        visual_ids: Item id of each line of the split; None without a data folder.
-        data: Path of the data folder; None without a data folder.
-        split: Name of the split; None without a data folder.
+        split: Split of the data folder; None without a data folder.
         lines: Lines of the file if it has one reference per line; None if it has JSON.
         aliases: Other name of an item, such as a file name in a COCO annotation file -> id.
-        oov_words: Item id -> words that replace the indexed OOV tokens in the item's texts.
     """
 
     path: str
     texts: dict[str, list[str]]
-    visual_ids: Optional[list[str]] = None
-    data: Optional[str] = None
-    split: Optional[str] = None
+    split: Optional[Split] = None
     lines: Optional[list[str]] = None
     aliases: dict[str, str] = field(default_factory=dict)
-    oov_words: dict[str, list[str]] = field(default_factory=dict)
 
 
 @dataclass
@@ -111,12 +102,6 @@ class JoinedTexts:
         }
 
 
-def existing_file(data: Optional[Union[str, Path]], *names: str) -> Optional[str]:
-    """Return the path of a file in the data folder ``data``; None without such a file or folder."""
-    path = None if data is None else Path(data, *names)
-    return str(path) if path is not None and path.is_file() else None
-
-
 def find_source(path: Optional[str], split: Optional[str]) -> tuple[Optional[str], Optional[str]]:
     """Return the data folder that the first JSON record of a file names, and ``split`` or else the
     split that it names; None if it names none."""
@@ -144,61 +129,49 @@ def find_split(path: Optional[str], data: Optional[Union[str, Path]]) -> str:
     # {"id": "a.jpg", ...} of commands, "image_id" of COCO, or id, tab and text
     first = re.match(r'[\[\s]*\{.*?"(?:image_)?id": *"?(.*?)"?[,}]|(.*?)\t', text, re.DOTALL)
     key = (first[1] or first[2]) if first else None
-    files = sorted(Path(data or "").glob("*.visual_ids"), key=lambda file: file.stem != "valid")
-    for file in files if key else ():
-        ids = read_visual_ids(str(file))
+    names = split_names(data) if key else []
+    for name in sorted(names, key=lambda name: name != "valid"):
+        ids = open_split(data, name).keys or ()
         if key in ids or PurePosixPath(str(key)).name in ids:
-            return file.stem
+            return name
     return "valid"
 
 
-def read_split_ids(data: str, split: str) -> list[str]:
-    """Read the item id of each line of a split of a data folder."""
-    return read_visual_ids(str(Path(data) / f"{split}.visual_ids"))
-
-
-def reference_name(split: str, references_of: str) -> str:
-    """Return the name of the data folder's file with the references of a split."""
-    return f"{split}.{'' if references_of == 'item' else references_of + '_'}references.jsonl"
-
-
 def read_score_references(
-    data: Optional[str], split: str, references: Optional[str], references_of: str = "item"
+    split: Optional[Split], references: Optional[str], references_of: str = "item"
 ) -> References:
-    """Read references and, from the data folder, the item ids and the words of indexed OOV tokens.
+    """Read references: of the file ``references``, or of a split of a data folder.
 
-    Args:
-        data: Path of the data folder; None without a data folder.
-        split: Name of the split.
-        references: Path of a file of references (default: those of the data folder).
-        references_of: ``item``, or ``album`` for all stories of each image sequence's album.
+    ``references_of`` is ``item``, or ``album`` for all stories of each image sequence's album.
     """
-    if references is None and data is None:
+    if references is None and split is None:
         raise UserError("references are needed: give --data DIR (and --split), or --references.")
-    path = references or str(Path(data or "", reference_name(split, references_of)))
-    binarised = None
-    if data is not None and references_of == "item" and not os.path.exists(path):
-        from fairseq_mm.data.binarised_split import read_binarised_references
-
-        # a missing --references is an error below, not a reason to read other references
-        binarised = None if references else read_binarised_references(data, split)
-    if binarised is not None:
-        print(binarised.note, file=sys.stderr)
-        result = References(binarised.path, binarised.texts)
-    elif path.endswith(".json"):
-        result = _read_coco_annotations(path)
-    elif _is_plain(path):
-        result = _read_plain(path, None if data is None else read_split_ids(data, split))
+    if references is None:
+        result = References(split.path, split.references(references_of))
+        if split.note:
+            print(split.note, file=sys.stderr)
+    elif references.endswith(".json"):
+        result = _read_coco_annotations(references)
+    elif _is_plain(references):
+        result = _read_plain(references, None if split is None else split.items)
     else:
-        result = References(path, read_references(path))
+        result = References(references, _read_records(references))
     if not result.texts:
-        raise UserError(f"{path}: must have references, but has none.")
-    if data is not None:
-        result.data, result.split = data, split
-        # a folder of fairseq-preprocess may lack visual_ids; its lines are then the items
-        ids = read_split_ids(data, split) if binarised is None else binarised.visual_ids
-        result.visual_ids, result.oov_words = ids, oov_words_by_video(data, split, ids)
+        raise UserError(f"{result.path}: must have references, but has none.")
+    result.split = split
     return result
+
+
+def _read_records(path: str) -> dict[str, list[str]]:
+    texts: dict[str, list[str]] = {}
+    for where, entry in read_objects(path):
+        key, references = entry.get("id"), entry.get("references", entry.get("captions"))
+        if not isinstance(key, str) or not isinstance(references, list) or not references:
+            raise UserError(f'{where}: must be {{"id": "...", "references": ["...", ...]}}.')
+        if key in texts:
+            raise UserError(f"{where}: the id {key!r} stands in an earlier line already.")
+        texts[key] = list(map(str, references))
+    return texts
 
 
 def _read_coco_annotations(path: str) -> References:
@@ -230,33 +203,35 @@ def _is_plain(path: str) -> bool:
     return not first.lstrip().startswith("{")
 
 
-def _read_plain(path: str, visual_ids: Optional[list[str]]) -> References:
-    """Read a file with one reference per line; without ``visual_ids``, each line is an item."""
+def _read_plain(path: str, items: Optional[list[str]]) -> References:
+    """Read a file with one reference per line of a split; without ``items``, the ids of the lines,
+    each line is an item."""
     lines = [line for _, line in read_lines(path)]
-    if visual_ids is None:
-        visual_ids = [str(number) for number in range(len(lines))]
-    elif len(visual_ids) != len(lines):
+    items = list(map(str, range(len(lines)))) if items is None else items
+    if len(items) != len(lines):
         raise UserError(
-            f"{path}: must have a reference for each of the split's {len(visual_ids)} lines, but "
+            f"{path}: must have a reference for each of the split's {len(items)} lines, but "
             f"has {len(lines)} lines."
         )
-    references = References(path, {}, visual_ids, lines=lines)
-    for key, line in zip(visual_ids, lines):
+    references = References(path, {}, lines=lines)
+    for key, line in zip(items, lines):
         references.texts.setdefault(key, []).append(line)
     return references
 
 
 def join_texts(path: str, references: References) -> JoinedTexts:
     """Read the texts of a system, and assign each text to an item of ``references``."""
-    item_ids = list(references.texts)
+    item_ids, split = list(references.texts), references.split
+    line_ids = None if split is None else split.items
+    if references.lines is not None and split is None:
+        line_ids = item_ids
     read = read_hypotheses(
-        path, item_ids=item_ids, visual_ids=references.visual_ids, split=references.split
+        path, item_ids=item_ids, visual_ids=line_ids, split=None if split is None else split.name
     )
-    not_compared = None
-    if references.data is not None and references.split is not None:
-        not_compared = check_generated_for(path, read.output, references.data, references.split)
+    not_compared = None if split is None else check_generated_for(path, read.output, split)
     if references.lines is not None:
         _check_generated_for_lines(path, read.output, references.path, references.lines)
+    oov_words = get_oov_words(split)
     texts: dict[str, str] = {}
     unknown: dict[str, str] = {}
     for key, text in read.texts.items():
@@ -270,7 +245,7 @@ def join_texts(path: str, references: References) -> JoinedTexts:
         elif item_id in texts:  # paths that end alike
             read.repeated.append(item_id)
         else:
-            texts[item_id] = restored(text, references.oov_words.get(item_id))
+            texts[item_id] = restored(text, oov_words.get(item_id))
     if not texts:
         raise UserError(
             f"{path}: none of its {len(read.texts)} ids (such as {next(iter(unknown))!r}) is among "
@@ -298,65 +273,48 @@ class _LineNumbers(Sequence[str]):
         return str(number)
 
 
-def read_without_references(path: str, data: Optional[str], split: Optional[str]) -> JoinedTexts:
+def read_without_references(path: str, split: Optional[Split]) -> JoinedTexts:
     """Read the texts of a system that is scored without references.
 
     The ids of the texts are read from the file. If the file has no ids, the ids are line numbers,
-    counted from 0. Output of fairseq-generate is compared with the text of ``data``.
+    counted from 0. Output of fairseq-generate is compared with the text of ``split``.
     """
     lines = [line for _, line in read_lines(path)]
     # the ids of a plain text file stand before its tabs
     has_ids = all("\t" in line for line in lines)
     ids = [line.split("\t")[0] if has_ids else str(i) for i, line in enumerate(lines)]
-    split = None if data is None else split
-    read = read_hypotheses(path, item_ids=ids, visual_ids=_LineNumbers(), split=split)
-    not_compared = None if data is None else check_generated_for(path, read.output, data, split)
+    name = None if split is None else split.name
+    read = read_hypotheses(path, item_ids=ids, visual_ids=_LineNumbers(), split=name)
+    not_compared = None if split is None else check_generated_for(path, read.output, split)
     return JoinedTexts(path, read, read.texts, not_compared=not_compared)
 
 
-def constant_texts(
-    text: str, data: Optional[str], split: str, references: Optional[References]
-) -> JoinedTexts:
+def constant_texts(text: str, data: Optional[str], items: Sequence[str]) -> JoinedTexts:
     """Return the texts of an imaginary system that generates the same text for every item.
 
     Args:
         text: The text, or ``MOST_FREQUENT`` for the most frequent text of the training split.
         data: Path of the data folder; None without a data folder.
-        split: Name of the split.
-        references: References of the items; None for stories of prompts, which have no references:
-            the items are then the lines of the split.
+        items: Ids of the items.
     """
     if text == MOST_FREQUENT:
-        text = _most_frequent_text(_open_text("--constant without TEXT", data, TRAINING_SPLIT))
+        if data is None:
+            raise UserError("--constant without TEXT: needs --data.")
+        text = _most_frequent_text(open_split(data, "train"))
     elif os.path.exists(text):  # --constant FILE: HYPOTHESES was meant
         raise UserError(f"--constant {text}: must be a text, but is a file or folder.")
     elif not text.strip():
         raise UserError(f"--constant: must have words, but is {text!r}.")
-    if references is not None:
-        items = list(references.texts)
-    else:
-        items = list(map(str, range(len(_open_text("--constant", data, split)))))
     texts = dict.fromkeys(items, text)
     return JoinedTexts(f"every text is {text!r}", Hypotheses(texts, "constant"), texts)
 
 
-def _open_text(option: str, data: Optional[str], split: str) -> "SplitText":
-    if data is None:
-        raise UserError(f"{option}: needs --data.")
-    from fairseq_mm.data.binarised_split import find_split_text
-
-    text = find_split_text(data, split)
-    if text is None or len(text) == 0:
-        raise UserError(f"{option}: {data} has no binarised text of the split {split}.")
-    return text
-
-
-def _most_frequent_text(text: "SplitText") -> str:
-    """Return the most frequent line of a text; of visual stories, the most frequent first sentence,
-    second sentence, and so on, because whole stories hardly repeat."""
+def _most_frequent_text(split: Split) -> str:
+    """Return the most frequent text of a split; of visual stories, the most frequent first
+    sentence, second sentence, and so on, because whole stories hardly repeat."""
     counts: list[Counter[str]] = []
-    for line in range(len(text)):
-        parts = split_sentences(text.decode(text.tokens(line), line))
+    for line, tokens in enumerate(split.iterate_tokens()):
+        parts = split_sentences(split.decode(" ".join(tokens), line))
         counts.extend(Counter() for _ in range(len(parts) - len(counts)))
         for count, part in zip(counts, parts):
             count[part] += 1
@@ -371,47 +329,26 @@ def without_separators(text: str) -> str:
     return " ".join(word for word in text.split() if word != SEPARATOR)
 
 
-def read_sources(
-    data: Optional[str], split: str, ids: Sequence[str], tokenize: Callable[[str], list[str]]
+def get_sources(
+    split: Split, ids: Sequence[str], tokenize: Callable[[str], list[str]]
 ) -> Optional[list[Optional[list[str]]]]:
-    """Read the transcripts of the videos ``ids`` in a data folder, and tokenize them.
+    """Tokenize the transcripts of the videos ``ids``.
 
     Returns:
         Tokens of each video's transcript; None for a video without a transcript, or with the text
-        "transcript not available". None instead of the list if there are no transcripts.
+        "transcript not available". None instead of the list if the split has no transcripts.
     """
-    path = existing_file(data, f"{split}.transcripts.jsonl")
-    if path is None:
+    by_id = dict(zip(split.items, split.field("transcript")))
+    if not any(by_id.values()):
         return None
-    by_id: dict[str, str] = {}
-    for number, line in read_lines(path):
-        try:
-            entry = parse_json(line)
-            by_id[entry["id"]] = str(entry["transcript"])
-        except (ValueError, TypeError, KeyError):
-            raise UserError(
-                f'{path}:{number}: must be {{"id": "...", "transcript": "..."}}, but is '
-                f"{line[:60]!r} instead."
-            ) from None
-    texts = (by_id.get(key, "") for key in ids)
+    texts = (by_id.get(key) or "" for key in ids)
     # an empty transcript has no n-grams: all of a summary's would count as novel
     return [None if is_not_available(text) else tokenize(text) or None for text in texts]
 
 
-def oov_words_by_video(
-    data: Optional[str], split: str, visual_ids: Sequence[str]
-) -> dict[str, list[str]]:
-    """Return a dict from video id to the words for ``<unk-0>``, ``<unk-1>``, ... in its texts."""
-    path = existing_file(data, f"{split}.unknowns.jsonl")
-    if path is None:
-        return {}
-    oov_words = read_oov_words(path)
-    if len(oov_words) != len(visual_ids):
-        raise UserError(
-            f"{path}: must have a line for each of the split's {len(visual_ids)} lines, but has "
-            f"{len(oov_words)} lines."
-        )
-    return dict(zip(visual_ids, oov_words))
+def get_oov_words(split: Optional[Split]) -> dict[str, list[str]]:
+    """Return a dict from item id to the words for ``<unk-0>``, ``<unk-1>``, ... in its texts."""
+    return {} if split is None else dict(zip(split.items, split.field("unknowns")))
 
 
 def restored(text: str, oov_words: Optional[Sequence[str]]) -> str:
@@ -420,9 +357,9 @@ def restored(text: str, oov_words: Optional[Sequence[str]]) -> str:
 
 
 def check_generated_for(
-    path: str, output: Optional[GeneratedOutput], data: str, split: Optional[str]
+    path: str, output: Optional[GeneratedOutput], split: Split
 ) -> Optional[str]:
-    """Compare the ``T-`` or ``S-`` lines of fairseq-generate's output with a data folder.
+    """Compare the ``T-`` or ``S-`` lines of fairseq-generate's output with a split.
 
     Returns:
         Reason why the lines could not be compared; None if they have been compared, or if
@@ -432,37 +369,40 @@ def check_generated_for(
         return None
     printed = output.targets or output.sources
     if not printed:
-        return f"not compared with {data}: the file has no T- or S- lines"
-    from fairseq_mm.data.binarised_split import find_split_text
-
-    text = find_split_text(data, split, is_source=not output.targets)
-    if text is None:
-        side = "" if output.targets else "source "
-        return f"not compared with {data}: it has no binarised {side}text of the split {split}"
+        return f"not compared with {split.path}: the file has no T- or S- lines"
+    side = split.sides[0] if split.sides and not output.targets else None
+    dictionary = split.dictionary_path(side)
+    if not os.path.exists(dictionary):
+        return f"not compared with {split.path}: there is no {dictionary}"
+    known = frozenset(load_dictionary(dictionary).symbols)
+    texts = [
+        " ".join(word if word in known else "<unk>" for word in words)
+        for words in split.iterate_tokens(side)
+    ]
     last = max(printed)
-    if last >= len(text):
+    if last >= len(texts):
         raise UserError(
-            f"{path}: line {last} must be one of the {len(text)} lines of {text.path} (counted "
+            f"{path}: line {last} must be one of the {len(texts)} lines of {split.path} (counted "
             "from 0); it was generated from another split or data folder."
         )
     # fairseq-generate decodes targets like hypotheses, but prints only hypotheses in both forms:
     # H- before decoding, D- after it
-    both = [i for i in output.hypotheses.keys() & output.detokenised.keys() if i < len(text)]
+    both = [i for i in output.hypotheses.keys() & output.detokenised.keys() if i < len(texts)]
     decoders = []
-    for decode in (lambda tokens, line: tokens, text.decode):
+    for decode in (lambda tokens, line: tokens, split.decode):
         equal = sum(
-            extract_letters(decode(output.hypotheses[i][0][1], i))
-            == extract_letters(output.detokenised[i][0][1])
+            _get_letters(decode(output.hypotheses[i][0][1], i))
+            == _get_letters(output.detokenised[i][0][1])
             for i in both
         )
         if 2 * equal >= len(both):
             decoders.append(decode)
     if not decoders:
         changed = "--bpe or --tokenizer has changed the words of its lines"
-        return f"not compared with {text.path}: {changed}"
+        return f"not compared with {split.path}: {changed}"
 
     def expected(line: int) -> list[str]:
-        return [decode(text.tokens(line), line) for decode in decoders]
+        return [decode(texts[line], line) for decode in decoders]
 
     differing = [
         number
@@ -471,29 +411,19 @@ def check_generated_for(
         if (found or number != output.cut_short)
         and not any(_is_beginning(found, line) for line in expected(number))
     ]
-    _refuse(path, output, differing, text.path, lambda number: expected(number)[-1])
+    _refuse(path, output, differing, split.path, lambda number: expected(number)[-1])
     return None
 
 
-def check_scores_for(
-    path: str, num_tokens: Mapping[int, int], data: str, split: str
-) -> Optional[int]:
-    """Check that ``fairseq-generate --score-reference`` has scored a split of a data folder.
-
-    Args:
-        path: Path of the output.
-        num_tokens: Line of the split -> number of scored tokens in the output.
-        data: Path of the data folder.
-        split: Name of the split.
-
-    Returns:
-        Number of lines of the split; None if the folder has no binarised text.
-    """
-    from fairseq_mm.data.binarised_split import find_split_text
-
-    text = find_split_text(data, split)
-    if text is None:
-        return None
+def check_scores_for(path: str, num_tokens: Mapping[int, int], split: Split) -> None:
+    """Check that ``fairseq-generate --score-reference`` has scored a split; ``num_tokens`` maps a
+    line of the split to its number of scored tokens in the output."""
+    last = max(num_tokens)
+    if last >= len(split):
+        raise UserError(
+            f"{path}: line {last} must be one of the {len(split)} lines of {split.path} (counted "
+            "from 0); it comes from another split or data folder."
+        )
     output = parse_generated(path, Path(path).read_text(encoding="utf-8"))
     # None, not False, if the output has no log: then only the texts can tell
     if output.scores_references is False:
@@ -501,18 +431,17 @@ def check_scores_for(
             f"{path}: its log says that the texts were generated; perplexity needs "
             "fairseq-generate --score-reference."
         )
-    check_generated_for(path, output, data, split)
+    check_generated_for(path, output, split)
     longest = max(num_tokens.values())
-    for number, count in sorted(num_tokens.items()):
-        size = int(text.lines.sizes[number]) if number < len(text) else count
+    for number, words in enumerate(split.iterate_tokens()):
+        count, size = num_tokens.get(number), len(words) + 1
         # a shorter text was cut at the run's maximum length, and is then as long as the longest
-        if count > size or (count < size and count < longest):
+        if count is not None and (count > size or (count < size and count < longest)):
             raise UserError(
                 f"{path}: P-{number} has {count} scores, but line {number} (counted from 0) of "
-                f"{text.path} has {size} tokens, its end included: it was generated from "
+                f"{split.path} has {size} tokens, its end included: it was generated from "
                 "another data folder or split."
             )
-    return len(text)
 
 
 def _check_generated_for_lines(
@@ -527,13 +456,13 @@ def _check_generated_for_lines(
     # a text can occur in several lines: it is wrong only if its own line is not among them
     positions: dict[str, list[int]] = {}
     for position, line in enumerate(lines):
-        positions.setdefault(extract_letters(line), []).append(position)
+        positions.setdefault(_get_letters(line), []).append(position)
     differing = [
         number
         for number, (_, text) in sorted(output.targets.items())
         if number < len(lines)
         and not _is_beginning(text, lines[number])
-        and number not in positions.get(extract_letters(text), [number])
+        and number not in positions.get(_get_letters(text), [number])
     ]
     _refuse(path, output, differing, references_path, lines.__getitem__)
 
@@ -560,14 +489,14 @@ def _refuse(
 
 def _is_beginning(text: str, line: str) -> bool:
     """Return True if ``line`` begins with ``text``; only letters and digits are compared."""
-    letters = extract_letters(text)
-    if letters or not extract_letters(line):
-        return extract_letters(line).startswith(letters)
+    letters = _get_letters(text)
+    if letters or not _get_letters(line):
+        return _get_letters(line).startswith(letters)
     # every line begins with an empty string, so texts without letters are compared as they are
     return text.strip() != "" and line.lstrip().startswith(text.strip())
 
 
-def extract_letters(text: str) -> str:
+def _get_letters(text: str) -> str:
     """Return the letters and digits of a text in lower case; tokenizers do not change them."""
     # NFKC: sentencepiece normalizes text in this form; tokenizers of Moses escape & as &amp;
     normal = unicodedata.normalize("NFKC", html.unescape(text).casefold())

@@ -12,14 +12,12 @@ the longest run found so far, since shorter runs cannot change the result. If ha
 words themselves are compared, so the result is exact.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import repeat
 from pathlib import Path
-from typing import Callable, NamedTuple, Optional, Union
+from typing import NamedTuple, Optional
 
 import numpy as np
-
-from fairseq_mm.errors import UserError
 
 BLOCK_CHARACTERS = 1 << 22  # text that is read at once: about 0.8 M words
 _FIRST_BLOCK = 1 << 13  # size of the first block; blocks grow, since early ones have most matches
@@ -103,40 +101,27 @@ class CopiedRuns:
         self._lines_read = 0
         self.words_read = 0
 
-    def read_file(
-        self,
-        path: Union[str, Path],
-        *,
-        block: int = BLOCK_CHARACTERS,
-        progress: Optional[Callable[[int], object]] = None,
-    ) -> None:
-        """Search a training file for runs of words that it shares with the generated stories.
-
-        Each line of the file is a story, words separated by white space. Raise UserError if the
-        file cannot be read or is not UTF-8.
+    def read(self, lines: Iterable[str], path: str, *, block: int = BLOCK_CHARACTERS) -> None:
+        """Search training stories, one a line, words separated by white space.
 
         Args:
-            path: Path of the training file.
-            block: Number of characters that are read at once; each block is then extended to the
-                end of its last line.
-            progress: Function that is called with the number of characters of each block.
+            lines: The training stories.
+            path: Name of the file that the results name.
+            block: Number of characters that are searched at once.
         """
         self._lines_read = 0
-        try:
-            with open(path, encoding="utf-8") as file:
-                size = min(_FIRST_BLOCK, block)
-                while text := file.read(size):
-                    # a run must not be cut at the end of a block: only whole lines are searched
-                    if not text.endswith("\n"):
-                        text += file.readline()
-                    self._read_block(text, str(path))
-                    if progress is not None:
-                        progress(len(text))
-                    size = min(2 * size, block)
-        except OSError as error:
-            raise UserError(f"{path}: cannot be read ({error.strerror}).") from None
-        except UnicodeDecodeError as error:
-            raise UserError(f"{path}: must be UTF-8 text, but is not ({error}).") from None
+        size = min(_FIRST_BLOCK, block)
+        part: list[str] = []
+        characters = 0
+        for line in lines:
+            part.append(line)
+            characters += len(line) + 1
+            # a run must not be cut at the end of a block: only whole lines are searched
+            if characters >= size:
+                self._read_block("\n".join([*part, ""]), path)
+                part, characters, size = [], 0, min(2 * size, block)
+        if part:
+            self._read_block("\n".join([*part, ""]), path)
 
     def results(self) -> list[CopiedRun]:
         """Return the longest shared run of words of each story, in the order of the stories."""

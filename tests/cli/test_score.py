@@ -25,17 +25,20 @@ TEXTS = {
 WITHOUT_METEOR = "bleu,rouge_l,cider,diversity,novelty"
 
 
+def records(name, entries):
+    return "".join(json.dumps({"id": key, name: texts}) + "\n" for key, texts in entries)
+
+
 @pytest.fixture
 def data(tmp_path):
     """A data folder; items have two lines each, and c stands before b."""
     folder = tmp_path / "data"
-    (folder / "text").mkdir(parents=True)
-    with open(folder / "valid.references.jsonl", "w") as file:
-        for key in ("a.jpg", "c.jpg", "b.jpg"):
-            file.write(json.dumps({"id": key, "references": REFERENCES[key]}) + "\n")
-    lines = ["a.jpg", "c.jpg", "b.jpg", "a.jpg", "c.jpg", "b.jpg"]
-    (folder / "valid.visual_ids").write_text("\n".join(lines) + "\n")
-    (folder / "text" / "train.txt").write_text("two men ride a horse\na cat\n")
+    folder.mkdir()
+    order = [(key, i) for i in range(2) for key in ("a.jpg", "c.jpg", "b.jpg")]
+    lines = records("captions", [(key, [REFERENCES[key][i]]) for key, i in order])
+    (folder / "valid.jsonl").write_text(lines)
+    training = [("d.jpg", ["two men ride a horse", "a cat"])]
+    (folder / "train.jsonl").write_text(records("captions", training))
     (folder / "dict.txt").write_text("a 3\n")
     return folder
 
@@ -64,6 +67,10 @@ def figures(result):
     return {entry["metric"]: entry["value"] for entry in result["scores"]}
 
 
+def entry_of(result, name):
+    return next(entry for entry in result["scores"] if entry["metric"] == name)
+
+
 def jsonl(texts):
     return "".join(json.dumps({"id": k, "hypothesis": t}) + "\n" for k, t in texts.items())
 
@@ -71,7 +78,7 @@ def jsonl(texts):
 def generated(texts, lines=(("a.jpg", 0), ("c.jpg", 1), ("b.jpg", 2))):
     out = ["2026-01-01 00:00:00 | INFO | fairseq_cli.generate | {'path': 'x.pt', 'beam': 3}\n"]
     for key, number in reversed(lines):
-        out.append(f"T-{number}\twrong\nH-{number}\t-0.5\t{texts[key].replace(' ', '@ ')}\n")
+        out.append(f"H-{number}\t-0.5\t{texts[key].replace(' ', '@ ')}\n")
         out.append(f"D-{number}\t-0.5\t{texts[key]}\nP-{number}\t-1.0 -0.5\n")
     return "".join(out)
 
@@ -108,9 +115,9 @@ def test_all_layouts_give_the_same_figures(score, write):
 
 @pytest.mark.parametrize("layout", ["log", "end", "jsonl", "coco", "tabs"])
 def test_the_split_is_the_one_that_the_texts_were_generated_for(score, write, data, layout):
-    for name in ("valid.references.jsonl", "valid.visual_ids"):
-        (data / name.replace("valid", "test")).write_bytes((data / name).read_bytes())
-        (data / name).write_text((data / name).read_text().replace(".jpg", ".png"))
+    text = (data / "valid.jsonl").read_text()
+    (data / "test.jsonl").write_text(text)
+    (data / "valid.jsonl").write_text(text.replace(".jpg", ".png"))
     content = {
         "log": generated(TEXTS).replace("'beam'", "'gen_subset': 'test', 'beam'"),
         "end": generated(TEXTS).partition("\n")[2] + "Generate test with beam=3: BLEU4 = 0.1\n",
@@ -231,13 +238,17 @@ def test_m_rnn_preset_keeps_punctuation_and_reports_perplexities(score, write):
     assert found["perplexity_sentence"] == pytest.approx(
         sum(2 ** ((1 + n) / 2) for n in range(1, 6)) / 5
     )
-    entry = next(e for e in result["scores"] if e["metric"] == "perplexity")
+    entry = entry_of(result, "perplexity")
     assert (entry["scored"], entry["expected"]) == (5, 6)
     assert entry["note"] == "1 of 6 lines not scored, such as [0]"
     assert "eos:counted" in entry["signature"]
     # "," is a token of text and reference, the final "." of neither
     assert found["length"] == pytest.approx((6 + 7 + 6) / 3)
-    assert "tok:m_rnn|case:lc|punct:yes" in out
+    assert "tok:m_rnn|case:lc|punct:yes" in entry_of(result, "bleu1")["signature"]
+    assert "signature" not in out
+    assert max(map(len, out.splitlines())) <= 80
+    _, _, out, _ = score(path, "--preset", "m_rnn", "--signatures")
+    assert "\nbleu1|refs:2|tok:m_rnn|case:lc|punct:yes|" in out
 
 
 def test_perplexity_alone_needs_no_texts(score, write):
@@ -322,19 +333,6 @@ def test_card_holds_command_hashes_and_decode_settings(score, write, data):
     assert card["files"]["dictionary"]["sha256"] == dictionary
     assert card["versions"]["python"]
     assert result["card"]["files"] == card["files"]
-
-
-def test_generated_output_without_a_data_folder_says_what_it_needs(score, write, data):
-    path = write("g.txt", generated(TEXTS))
-    references = data / "valid.references.jsonl"
-    status, _, _, err = score(path, "--references", references, folder=False)
-    assert status == 2
-    assert "line numbers need --data and --split to be joined with references" in err
-    scores = ("--metrics", "perplexity", "--reference-scores", path)
-    for options in ((), scores):  # perplexity alone would leave the texts unread
-        status, _, _, err = score(path, *options, folder=False)
-        assert status == 2
-        assert "references are needed: give --data DIR (and --split), or --references." in err
 
 
 def coco_example(score, folder, metrics):

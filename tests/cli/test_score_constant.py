@@ -6,7 +6,7 @@ from collections import Counter
 import pytest
 
 from fairseq_mm.cli.main import main
-from fairseq_mm.data.binarised_split import find_split_text
+from fairseq_mm.data.records import open_split
 from tests.toy_data import make_captions_folder, make_videos_folder, make_visual_stories_folder
 
 
@@ -25,8 +25,8 @@ def score(tmp_path, capsys):
 
 
 def readable_lines(folder, split="train"):
-    text = find_split_text(folder, split)
-    return [text.decode(text.tokens(line), line) for line in range(len(text))]
+    records = open_split(folder, split)
+    return [records.decode(" ".join(x), i) for i, x in enumerate(records.iterate_tokens())]
 
 
 def figures(result):
@@ -38,11 +38,9 @@ def test_without_text_the_most_frequent_training_text_is_scored(score, tmp_path,
     data = make(tmp_path / "data")
     lines = readable_lines(data)
     frequent = Counter(lines).most_common(1)[0][0]
-    items = [json.loads(line) for line in (data / "valid.references.jsonl").open()]
+    items = open_split(data, "valid").references()
     file = tmp_path / "same.jsonl"
-    file.write_text(
-        "".join(json.dumps({"id": i["id"], "hypothesis": frequent}) + "\n" for i in items)
-    )
+    file.write_text("".join(json.dumps({"id": i, "hypothesis": frequent}) + "\n" for i in items))
     options = ("--data", data, "--metrics", "bleu,cider,rouge_l,diversity")
     _, expected, _ = score(file, *options)
     status, result, err = score("--constant", *options)
@@ -67,10 +65,10 @@ def test_a_visual_story_has_the_most_frequent_sentence_of_each_place(score, tmp_
 
 def test_a_system_is_compared_with_a_constant(score, tmp_path):
     data = make_captions_folder(tmp_path / "data")
-    items = [json.loads(line) for line in (data / "valid.references.jsonl").open()]
+    items = open_split(data, "valid").references()
     file = tmp_path / "best.jsonl"
     file.write_text(
-        "".join(json.dumps({"id": i["id"], "hypothesis": i["references"][0]}) + "\n" for i in items)
+        "".join(json.dumps({"id": i, "hypothesis": x[0]}) + "\n" for i, x in items.items())
     )
     options = ("--data", data, "--metrics", "bleu4", "--bootstrap", 20)
     status, result, err = score("--constant", "a dog", *options, "--compare", file)

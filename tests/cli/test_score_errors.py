@@ -60,14 +60,14 @@ TEXTS = [
     (["absent"], "absent: cannot be read (No such file"),
     (["generated", "--data", "", "--references", "T.jsonl"], "need --data and --split"),
     (["T", "--data", ""], "references are needed: give --data DIR"),
-    (["T", "--split", "x"], "split 'x'"),
+    (["T", "--split", "x"], "has no split 'x', but valid."),
     (["T", "--references", "absent.json"], "absent.json: cannot be read (No such file"),
     (["T", "--references", "T.json"], "T.json: must be a COCO annotation file"),
     (["T", "--references", "captions.json"], "captions.json: must be a COCO annotation file"),
     (["T", "--references", "lines"], "lines: must have a reference for each of the split's 4"),
     (["T", "--training-text", "absent", "--metrics", "novelty"], "absent: cannot be read (No such"),
     (["T", "--training-text", "empty", "--metrics", "novelty"], "must have training texts, but"),
-    (["--reference-scores", "P"], "P: line 9 must be one of the 4 lines of valid"),
+    (["--reference-scores", "P"], "P: line 9 must be one of the 4 lines of data/valid.jsonl"),
     (["T", "--preset", "wp", "--compare", "other", "--data", ""], "have no item in common"),
 ]
 # options and outputs
@@ -89,17 +89,18 @@ OPTIONS = [
     (["T", "--card", "out.json"], "--card and --json name one file; give two."),
     (["T", "--card", "-"], "--card -: give /dev/stdout for standard output"),
     (["T", "--submission", "s", "--preset", "how2"], "--submission: needs --preset coco, m_rnn"),
-    (["T", "--submission", "s"], "image ids must be COCO's, such as .*, but one is \"a.jpg\"."),
+    (["T", "--submission", "s"], 'image ids must be COCO\'s, such as .*, but one is "a.jpg".'),
     (
         ["numbers", "--submission", "s", "--data", ""],
         '"12.jpg" and "012.jpg" are both image 12.',
     ),
     (["same", "--submission", "s", "--data", ""], "has several of 1: 12.jpg."),
     (["--constant", "--data", ""], "references are needed"),
+    (["--constant", "--data", "", "--preset", "wp"], "--constant: needs --data with the split"),
     (["T", "--constant", "a dog"], "--constant and the inputs: leave one of the two out"),
     (["--constant", " "], "--constant: must have words, but is ' '"),
     (["--constant", "data"], "must be a text, but is a file or folder"),
-    (["--constant"], "has no binarised text of the split train"),
+    (["--constant"], "has no split 'train', but valid."),
 ]
 # the gain from the video
 GAIN = [
@@ -107,7 +108,7 @@ GAIN = [
     (["--system", "1,2,101", *THREE[2:]], "--system: must have 3 figures of 0 to 100"),
     ([*THREE[:4], "--baseline", "absent"], "absent: cannot be read"),
     ([*THREE[:4], "--baseline", "lacking"], "--baseline lacking:1: must be one item of what"),
-    ([*THREE[:4], "--baseline", "nan"], "--baseline nan:1: must be one item of what"),
+    ([*THREE[:4], "--baseline", "nan"], "nan"),
     ([*THREE[:4], "--baseline", "items"], "--baseline items:2: must be one item of what"),
     ([*THREE[:4], "--baseline", "lines"], "lines:1: not JSON"),
     ([*THREE[:4], "--baseline", "empty"], "--baseline empty: must have scores, but is empty."),
@@ -127,11 +128,10 @@ GAIN = [
 def test_a_mistake_is_one_line(tmp_path, monkeypatch, capsys, arguments, message):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "data").mkdir()
-    references = [{"id": key, "references": ["a dog"]} for key in ("a.jpg", "b.jpg")]
-    lines = "".join(json.dumps(entry) + "\n" for entry in references)
-    (tmp_path / "data" / "valid.references.jsonl").write_text(lines)
-    (tmp_path / "T.jsonl").write_text(lines)
-    (tmp_path / "data" / "valid.visual_ids").write_text("a.jpg\na.jpg\nb.jpg\nb.jpg\n")
+    items = [{"id": key, "captions": ["a dog", "the dog"]} for key in ("a.jpg", "b.jpg")]
+    lines = "".join(json.dumps(entry) + "\n" for entry in items)
+    for path in ("data/valid.jsonl", "T.jsonl"):
+        (tmp_path / path).write_text(lines)
     for name, content in FILES.items():
         path = tmp_path / name
         path.write_bytes(content if isinstance(content, bytes) else content.encode())

@@ -14,10 +14,11 @@ COPIED = {"2": 2, "3": 2, "10": 4}
 
 @pytest.fixture
 def data(tmp_path):
-    folder = tmp_path / "wp" / "text"
-    folder.mkdir(parents=True)
-    (folder / "train.wp_target").write_text("".join(f"{line}\n" for line in TRAIN))
-    return str(tmp_path / "wp")
+    folder = tmp_path / "wp"
+    folder.mkdir()
+    lines = [json.dumps({"prompt": "write", "story": text}) + "\n" for text in TRAIN]
+    (folder / "train.jsonl").write_text("".join(lines))
+    return str(folder)
 
 
 @pytest.fixture
@@ -53,7 +54,8 @@ def test_all_layouts_give_the_same_figures(score, write, data):
         "text": write("plain.txt", "".join(f"{text}\n" for text in STORIES.values())),
     }
     results = [score(path, "--data", data) for path in files.values()]
-    assert [result["texts"][0]["layout"] for _, result, _, _ in results] == list(files)
+    layouts = ["jsonl", "fairseq-generate", "jsonl", "text"]
+    assert [result["texts"][0]["layout"] for _, result, _, _ in results] == layouts
     results.append(score(write("broken.jsonl", stories_file(broken)), "--data", data))
     for status, result, _, _ in results:
         assert status == 0
@@ -76,7 +78,7 @@ def test_each_story_says_what_it_copies_from_where(score, write, data, tmp_path)
     assert {item["id"]: item["copied_words"] for item in items} == COPIED
     assert [item["id"] for item in items] == ["2", "3", "10"]
     assert items[2]["copied"] == "dragon read a book"
-    assert items[2]["copied_from"] == "train.wp_target:1"
+    assert items[2]["copied_from"] == "train.jsonl:1"
     assert items[2]["length"] == 5
 
 

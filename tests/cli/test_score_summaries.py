@@ -22,16 +22,14 @@ WITHOUT_METEOR = "bleu,rouge,cider"
 def data(tmp_path):
     folder = tmp_path / "data"
     folder.mkdir()
-    (folder / "valid.visual_ids").write_text("b\nc\na\n")
     transcripts = {"b": "today we bake rhubarb pie", "c": "Transcript not available ."}
     transcripts["a"] = "fold the paper"
-    for name, key, texts in (
-        ("references", "references", {k: [v] for k, v in REFERENCES.items()}),
-        ("transcripts", "transcript", transcripts),
-    ):
-        lines = [json.dumps({"id": video, key: text}) + "\n" for video, text in texts.items()]
-        (folder / f"valid.{name}.jsonl").write_text("".join(lines))
-    (folder / "valid.unknowns.jsonl").write_text('["rhubarb", "x"]\n[]\n["y"]\n')
+    unknowns = {"b": ["rhubarb", "x"], "c": [], "a": ["y"]}
+    records = [
+        {"id": key, "transcript": transcripts[key], "summary": text, "unknowns": unknowns[key]}
+        for key, text in REFERENCES.items()
+    ]
+    (folder / "valid.jsonl").write_text("".join(json.dumps(x) + "\n" for x in records))
     (folder / "dict.desc.txt").write_text("a 3\n")
     return folder
 
@@ -63,7 +61,7 @@ def figures(result):
 
 def generated(texts):
     lines = [
-        f"T-{i}\twrong\nH-{i}\t-0.5\tun@@ read able\nD-{i}\t-0.5\t{texts[key]}\n"
+        f"H-{i}\t-0.5\tun@@ read able\nD-{i}\t-0.5\t{texts[key]}\n"
         for i, key in reversed(list(enumerate(REFERENCES)))
     ]
     return "".join(lines)
@@ -101,8 +99,7 @@ def test_preset_works_without_meteors_tables_and_says_so(score, data, without_ta
     sign = {e["metric"]: e["signature"] for e in result["scores"]}["rouge_l"]
     assert sign.startswith("rouge_l|refs:1|tok:none|case:mixed|punct:yes|beta:1|f1:mean|version:")
     card = json.loads((tmp_path / "g.txt.card.json").read_text())
-    roles = {"hypotheses", "references", "transcripts", "unknowns", "dictionary"}
-    assert set(card["files"]) == roles
+    assert set(card["files"]) == {"hypotheses", "references", "dictionary"}
     items = [json.loads(line) for line in (tmp_path / "p.jsonl").read_text().splitlines()]
     assert [item["hypothesis"] for item in items] == [TEXTS[key] for key in "abc"]
     assert items[2]["novel1"] is None
@@ -134,12 +131,16 @@ def test_numbered_items_are_written_in_the_order_of_their_numbers(score, tmp_pat
     assert [json.loads(line)["id"] for line in lines] == [str(i) for i in range(12)]
 
 
-def test_folder_without_transcripts_has_no_such_rows_unless_they_are_asked_for(score, data):
-    (data / "valid.transcripts.jsonl").unlink()
-    (data.parent / "g.txt").write_text(generated(TEXTS))
-    _, result, _, _ = score("g.txt", "--data", data, "--metrics", WITHOUT_METEOR + ",novel_ngrams")
+def test_without_a_folder_there_are_no_rows_of_transcripts_unless_they_are_asked_for(
+    score, tmp_path
+):
+    lines = [json.dumps({"id": x, "references": [y]}) + "\n" for x, y in REFERENCES.items()]
+    (tmp_path / "r.jsonl").write_text("".join(lines))
+    (tmp_path / "g.txt").write_text("".join(f"{x}\t{y}\n" for x, y in TEXTS.items()))
+    metrics = WITHOUT_METEOR + ",novel_ngrams"
+    _, result, _, _ = score("g.txt", "--references", "r.jsonl", "--metrics", metrics)
     notes = {e["metric"]: e.get("note") for e in result["scores"]}
-    assert notes["novel4"] == "needs DATA/SPLIT.transcripts.jsonl"
+    assert notes["novel4"] == "needs --data with transcripts"
 
 
 def test_best_of_several_references_counts_and_the_signature_says_so(score, data, tmp_path):

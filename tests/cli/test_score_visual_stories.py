@@ -6,8 +6,8 @@ import pytest
 from toy_data import write_store
 
 from fairseq_mm.cli.main import main
-from fairseq_mm.cli.score_inputs import References
 from fairseq_mm.cli.score import describe_split
+from fairseq_mm.cli.score_inputs import References
 
 SEQUENCES = ["\t".join(f"{album}{i}" for i in range(5)) for album in "abc"]
 ALBUMS = ["1", "1", "2"]
@@ -28,23 +28,22 @@ WITHOUT_METEOR = "bleu,rouge_l,cider,diversity,sentences"
 def data(tmp_path):
     """Three sequences of two albums; every sequence has two lines; two images lack features."""
     folder = tmp_path / "vist"
-    (folder / "text").mkdir(parents=True)
-    for name, references_of in (("references", lambda i: [i]), ("album_references", same_album)):
-        entries = [
-            {
-                "id": SEQUENCES[i],
-                "references": [text for j in references_of(i) for text in REFERENCES[j]],
-            }
-            for i in range(3)
-        ]
-        (folder / f"valid.{name}.jsonl").write_text("".join(json.dumps(e) + "\n" for e in entries))
-    (folder / "valid.visual_ids").write_text("".join(f"{key}\n" * 2 for key in SEQUENCES))
-    stories = [{"story_id": f"s{i}", "album_id": ALBUMS[i // 2]} for i in range(6)]
-    (folder / "valid.stories.jsonl").write_text("".join(json.dumps(s) + "\n" for s in stories))
-    (folder / "text" / "valid.txt").write_text("a b c <sent> a b c d <sent> e\n" * 6)
+    folder.mkdir()
     images = [image for key in SEQUENCES for image in key.split("\t")]
+    records = [
+        {
+            "id": f"s{i}",
+            "album": ALBUMS[i // 2],
+            "images": SEQUENCES[i // 2].split("\t"),
+            "sentences": ["a b c", "a b c d", "e", "", ""],
+            "missing": [images[-1]] if i == 5 else [],
+            "references": REFERENCES[i // 2],
+            "album_references": [text for j in same_album(i // 2) for text in REFERENCES[j]],
+        }
+        for i in range(6)
+    ]
+    (folder / "valid.jsonl").write_text("".join(json.dumps(x) + "\n" for x in records))
     write_store(folder / "features.h5", images[:-2])
-    (folder / "missing_images.txt").write_text(f"{images[-1]}\n")
     return folder
 
 
@@ -100,7 +99,7 @@ def test_meteor_gets_whole_stories_as_they_are_and_sequences_count_alike(
     score, shared_words, tmp_path
 ):
     status, found, _, out, _ = score(
-        "--metrics", "meteor_vist", "--per-item", tmp_path / "items.jsonl"
+        "--metrics", "meteor_vist", "--signatures", "--per-item", tmp_path / "items.jsonl"
     )
     assert status == 0
     stories = [plain(story) for story in STORIES]
@@ -128,7 +127,7 @@ def test_separators_are_no_words_of_a_story(score):
 
 
 def test_repetition_between_sentences_by_hand(score):
-    _, found, _, out, _ = score()
+    _, found, *_ = score()
     # of sentences 2 to 5: we had fun again; the cat slept again; nothing
     assert found["repeated_sentences"]["value"] == pytest.approx((1 / 4 + 1 / 4 + 0) / 3)
     # trigrams; of the first story only those of "we had fun" twice and "it was a", "was a day",
@@ -144,17 +143,17 @@ def test_repetition_between_sentences_by_hand(score):
     assert found["shared_trigrams"]["value"] == pytest.approx(2 / 13)
     assert found["words_per_sentence"]["value"] == pytest.approx((15 + 14 + 12) / 15)
     # people's: a b c | a b c d | e
-    assert found["words_per_sentence"]["note"] == "5 to 5 sentences a story, people: 2.67"
+    assert found["words_per_sentence"]["note"] == "5 to 5 sentences a story, people: 1.60"
     assert found["repeated_words"]["note"] == f"people: {3 / 8:.5f}"
-    assert "of:earlier-sentences-of-its-story" in out
+    assert "of:earlier-sentences-of-its-story" in found["repeated_words"]["signature"]
 
 
 def test_references_of_the_album_are_all_its_stories(score):
-    _, found, _, out, _ = score()
-    _, album, _, album_out, _ = score("--references-of", "album")
+    _, found, *_ = score()
+    _, album, *_ = score("--references-of", "album")
     assert album["bleu1"]["value"] > found["bleu1"]["value"]
-    assert "refs:1-4|refs_of:album|" in album_out
-    assert "refs_of" not in out
+    assert "refs:1-4|refs_of:album|" in album["bleu1"]["signature"]
+    assert "refs_of" not in found["bleu1"]["signature"]
 
 
 def test_card_says_what_was_scored_and_which_images_have_features(score, tmp_path):
@@ -173,10 +172,10 @@ def test_card_says_what_was_scored_and_which_images_have_features(score, tmp_pat
         "sequences_with_missing_images": 1,
     }
     assert summary == (
-        "sequences: 2 of 3; images: 15, 13 with features, 1 in missing_images.txt, 1 in neither "
-        "(c3)"
+        "sequences: 2 of 3; images: 15, 13 with features, 1 known to be missing, 1 in no feature "
+        "store (c3)"
     )
-    assert summary in out
+    assert summary in " ".join(out.split())
     assert result["visual_stories"]["sequences"] == 2
     assert "1 references without a text" in err
     assert found["bleu1"]["expected"] == 3
@@ -188,7 +187,7 @@ def test_card_says_what_was_scored_and_which_images_have_features(score, tmp_pat
 )
 def test_official_test_parts_are_named(count, part):
     references = References("r.jsonl", {f"{i}": ["a"] for i in range(count)})
-    found = describe_split(references, ["0"], None, "nowhere")
+    found = describe_split(references, ["0"], None)
     assert found["part"] == part
     assert f"sequences: 1 of {count:,} ({part}); images: {count:,}, no feature" in found["summary"]
 

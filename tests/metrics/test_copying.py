@@ -4,15 +4,14 @@ import random
 
 import pytest
 
-from fairseq_mm.errors import UserError
 from fairseq_mm.metrics import copying
 from fairseq_mm.metrics.copying import CopiedRuns
 
 
-def longest_copied_runs(stories, paths):
+def longest_copied_runs(stories, *files):
     runs = CopiedRuns(stories)
-    for path in paths:
-        runs.read_file(path)
+    for number, lines in enumerate(files):
+        runs.read(lines, f"file {number}")
     return runs.results()
 
 
@@ -33,19 +32,9 @@ def random_text(generator, words, size):
     return [generator.choice(words) for _ in range(size)]
 
 
-@pytest.fixture
-def write(tmp_path):
-    def write_lines(name, lines):
-        path = tmp_path / name
-        path.write_text("".join(" ".join(line) + "\n" for line in lines), encoding="utf-8")
-        return str(path)
-
-    return write_lines
-
-
 @pytest.mark.parametrize("hash_bits", [64, 5, 0])
 @pytest.mark.parametrize("block", [7, 60, 10_000])
-def test_runs_are_those_of_comparing_everything(monkeypatch, write, hash_bits, block):
+def test_runs_are_those_of_comparing_everything(monkeypatch, hash_bits, block):
     monkeypatch.setattr(copying, "HASH_BITS", hash_bits)
     generator = random.Random(3)
     words = [f"w{i}" for i in range(7)]
@@ -53,9 +42,8 @@ def test_runs_are_those_of_comparing_everything(monkeypatch, write, hash_bits, b
     stories = [random_text(generator, words, size) for size in (1, 5, 17, 23, 0, 29)]
     stories.append(["other", *lines[11][:9], "unseen", "words"])
     stories.append(next(line for line in lines[20:] if len(line) > 20))  # copied whole
-    path = write("train.wp_target", lines)
     runs = CopiedRuns(stories)
-    runs.read_file(path, block=block)
+    runs.read(map(" ".join, lines), "train", block=block)
     for story, run in zip(stories, runs.results()):
         assert run.length == naive_length(story, lines)
         assert list(run.words) == story[run.start : run.start + run.length]
@@ -66,46 +54,25 @@ def test_runs_are_those_of_comparing_everything(monkeypatch, write, hash_bits, b
     assert runs.words_read == sum(map(len, lines))
 
 
-def test_a_run_ends_with_its_training_story(write):
-    path = write("train.wp_target", [["a", "b"], ["c", "d", "e"], ["x"]])
-    (run,) = longest_copied_runs([["a", "b", "c", "d", "e", "x"]], [path])
-    assert run == (3, 2, ("c", "d", "e"), path, 2)
+def test_a_run_ends_with_its_training_story():
+    (run,) = longest_copied_runs([["a", "b", "c", "d", "e", "x"]], ["a b", "c d e", "x"])
+    assert run == (3, 2, ("c", "d", "e"), "file 0", 2)
 
 
-def test_a_run_ends_with_its_generated_story(write):
-    path = write("train.wp_target", [["a", "b", "c", "d"]])
-    runs = longest_copied_runs([["a", "b"], ["c", "d"]], [path])
+def test_a_run_ends_with_its_generated_story():
+    runs = longest_copied_runs([["a", "b"], ["c", "d"]], ["a b c d"])
     assert [run.length for run in runs] == [2, 2]
 
 
-def test_several_files_count_as_one_text_and_the_place_names_the_file(write):
-    first = write("one.txt", [["a"], ["b", "c"]])
-    second = write("two.txt", [["z"], [], ["a", "b", "c", "d"]])
-    (run,) = longest_copied_runs([["a", "b", "c"]], [first, second])
-    assert (run.length, run.file, run.line) == (3, second, 3)
+def test_several_files_count_as_one_text_and_the_place_names_the_file():
+    (run,) = longest_copied_runs([["a", "b", "c"]], ["a", "b c"], ["z", "", "a b c d"])
+    assert (run.length, run.file, run.line) == (3, "file 1", 3)
 
 
-def test_words_are_separated_as_fairseq_separates_them_and_case_counts(write):
-    path = write("train.txt", [["a\u00a0b\u2009c", "D"]])
-    (run,) = longest_copied_runs([["a", "b", "c", "d"]], [path])
+def test_words_are_separated_as_fairseq_separates_them_and_case_counts():
+    (run,) = longest_copied_runs([["a", "b", "c", "d"]], ["a\u00a0b\u2009c D"])
     assert run.words == ("a", "b", "c")
 
 
-def test_a_story_of_unseen_words_copies_nothing(write):
-    runs = longest_copied_runs([["q"], []], [write("train.txt", [["a"]])])
-    assert runs == [(0, 0, (), None, 0)] * 2
-
-
-def test_last_line_needs_no_line_break(tmp_path):
-    path = tmp_path / "train.txt"
-    path.write_text("a b\nc d e")
-    (run,) = longest_copied_runs([["c", "d", "e"]], [path])
-    assert (run.length, run.line) == (3, 2)
-
-
-def test_training_text_that_cannot_be_read_is_named(tmp_path):
-    with pytest.raises(UserError, match=r"absent: cannot be read \(No such file or directory\)\."):
-        longest_copied_runs([["a"]], [tmp_path / "absent"])
-    (tmp_path / "latin").write_bytes(b"caf\xe9\n")
-    with pytest.raises(UserError, match=r"latin: must be UTF-8 text, but is not"):
-        longest_copied_runs([["a"]], [tmp_path / "latin"])
+def test_a_story_of_unseen_words_copies_nothing():
+    assert longest_copied_runs([["q"], []], ["a"]) == [(0, 0, (), None, 0)] * 2

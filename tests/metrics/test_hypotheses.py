@@ -78,7 +78,5 @@ def test_objects_may_have_captions(tmp_path):
     path.write_text('{"id": "1.jpg", "caption": "a cat", "captions": [{"caption": "a dog"}]}\n')
     assert read(path).texts == {"1.jpg": "a cat"}
     path.write_text('{"id": "1.jpg", "caption": ["a cat"]}\n')
-    with pytest.raises(
-        UserError, match=r'captions.jsonl:1: must be .* or \{"id": "...", "caption"'
-    ):
+    with pytest.raises(UserError, match=r"captions.jsonl:1: must be .*\"hypothesis\""):
         read(path)

@@ -55,6 +55,6 @@ def test_share_is_over_all_n_grams_of_items_with_a_transcript():
 
 def test_nothing_to_compare_with_is_said():
     assert [(row.value, row.note) for row in rows_of(None)] == [
-        (None, "needs DATA/SPLIT.transcripts.jsonl")
+        (None, "needs --data with transcripts")
     ] * 4
     assert {row.note for row in rows_of([None] * 3)} == {"no item has a transcript"}

@@ -10,7 +10,7 @@ from fairseq_mm.metrics.text_scores import METRICS, names_of_figures, score_text
 def test_the_table_names_the_figures_that_each_metric_makes(monkeypatch):
     load_tables.cache_clear()
     monkeypatch.setitem(sys.modules, "pycocoevalcap", None)
-    words = "a dog runs on the green grass now".split()
+    words = ["a", "dog", "runs", "on", "the", "green", "grass", "now"]
     sources = {"sources": [words], "training_texts": [words], "sentences": [[words, words]]}
     for given in ({}, sources):
         items = TokenizedItems([words], [[words]], "ptb", **given)
