@@ -168,6 +168,7 @@ def _rank_by_likelihood(
             total=len(split.sentences), unit="sentence", desc=f"{len(split)} images", disable=None
         ) as progress:
             ranking.fill_scores(file, likelihood, split.sentences, blocks, on_block=progress.update)
+    file.finish()
     print(f"{output}: log_probs.npy {list(file.log_probs.shape)}", file=sys.stderr)
 
     owner, log_probs = split.image_of_sentence, file.log_probs

@@ -35,8 +35,9 @@ def _check_settings(path: Path, stored: Any, settings: Mapping[str, Any]) -> Non
 class ScoreFile:
     """Folder with the scores of all pairs of a sentence and an image, complete or incomplete.
 
-    ``scores.json`` has the settings, ``log_probs.npy`` and ``log_marginals.npy`` the scores. A
-    marginal that has not been computed is NaN.
+    ``scores.json`` has the settings, ``log_probs.npy`` and ``log_marginals.npy`` the scores. In an
+    unfinished folder, the last two names end with ``.partial.npy``, and a marginal that has not
+    been computed is NaN.
 
     Args:
         folder: Path of the folder, which must exist.
@@ -54,21 +55,31 @@ class ScoreFile:
         self, folder: str, settings: Mapping[str, Any], num_sentences: int, num_images: int
     ) -> None:
         path = Path(folder, "scores.json")
-        log_probs, log_marginals = (Path(folder, f"log_{x}.npy") for x in ("probs", "marginals"))
-        is_started = path.exists() and log_probs.exists() and log_marginals.exists()
+        self.finished = [Path(folder, f"log_{x}.npy") for x in ("probs", "marginals")]
+        self.partial = [final.with_suffix(".partial.npy") for final in self.finished]
         if path.exists():
             _check_settings(path, parse_json(path.read_text()), settings)
-        if not is_started:
-            new_mapped_array(log_probs, (num_sentences, num_images), np.float32)
-            new_mapped_array(log_marginals, (num_sentences,), np.float64)[:] = np.nan
+        pairs = list(zip(self.finished, self.partial))
+        if not path.exists() or not all(a.exists() or b.exists() for a, b in pairs):
+            for file in self.finished:
+                file.unlink(missing_ok=True)
+            new_mapped_array(self.partial[0], (num_sentences, num_images), np.float32)
+            new_mapped_array(self.partial[1], (num_sentences,), np.float64)[:] = np.nan
             # written last: if it exists, the other files are complete
             write_file(str(path), json.dumps(settings, indent=2) + "\n")
-        self.log_probs = np.load(log_probs, mmap_mode="r+")
-        self.log_marginals = np.load(log_marginals, mmap_mode="r+")
+        self.log_probs, self.log_marginals = (
+            np.load(a if a.exists() else b, mmap_mode="r+") for a, b in pairs
+        )
 
     def has(self, sentences: np.ndarray) -> bool:
         """Return True if the scores of all ``sentences`` (indices) have been written."""
         return not np.isnan(self.log_marginals[sentences]).any()
+
+    def finish(self) -> None:
+        """Give the arrays their final names; all scores must have been written."""
+        for finished, partial in zip(self.finished, self.partial):
+            if not finished.exists():
+                partial.rename(finished)
 
     def write(
         self, sentences: np.ndarray, log_probs: np.ndarray, log_marginals: np.ndarray

@@ -30,7 +30,7 @@ from fairseq_mm.cli.main import main
 pytestmark = needs_fork
 
 # what a run writes before its files are complete; with `dummy`, fairseq tries whether it can write
-WORKING = re.compile(r"(^|/)(lock$|dummy$|preprocess\.log$)|\.partial|\.tmp$|\.moving$|\.blocks$")
+WORKING = re.compile(r"(^|/)(lock$|dummy$|preprocess\.log$)|\.partial|\.tmp$|\.moving$")
 # complete files that a training replaces as it goes on, or removes before its end
 PASSING = re.compile(r"(^|/)checkpoint[^/]*\.pt$|(^|/)likelihoods\.jsonl$")
 TIMES = re.compile(rb'\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\+00:00|"seconds": [\d.]+')

@@ -14,6 +14,7 @@ S, N = 7, 4
 BLOCKS = [np.array([5, 0, 3]), np.array([1, 2]), np.array([6, 4])]
 LOG_PROBS = -np.arange(S * N, dtype=np.float32).reshape(S, N) - 1
 MARGINALS = -np.arange(S, dtype=np.float64) / 3
+PARTIAL = ["log_probs.partial.npy", "log_marginals.partial.npy"]
 SETTINGS = {"checkpoint": "abc", "images": 4, "sizes": (1, 2)}
 
 
@@ -28,8 +29,13 @@ def write(file, *blocks):
 
 
 def test_scores_are_read_back(tmp_path):
-    write(open_file(tmp_path), 0, 1, 2)
+    file = open_file(tmp_path)
+    write(file, 0, 1, 2)
+    file.finished[0].hardlink_to(file.partial[0])  # killed between the two renames
+    open_file(tmp_path).finish()
+    file.partial[0].unlink()
     again = open_file(tmp_path)
+    again.finish()
     assert again.has(np.arange(S))
     np.testing.assert_array_equal(again.log_probs, LOG_PROBS)
     np.testing.assert_array_equal(again.log_marginals, MARGINALS)
@@ -47,7 +53,9 @@ def test_a_killed_run_continues_after_its_last_block(tmp_path):
     np.testing.assert_array_equal(open_file(tmp_path).log_probs, LOG_PROBS)
 
 
-@pytest.mark.parametrize("lost", ["scores.json", "log_probs.npy", "log_marginals.npy"])
+@pytest.mark.parametrize(
+    "lost", ["scores.json", "log_probs.partial.npy", "log_marginals.partial.npy"]
+)
 def test_a_kill_before_all_files_are_there_starts_anew(tmp_path, lost):
     write(open_file(tmp_path), 1)
     (tmp_path / lost).unlink()
