@@ -15,9 +15,9 @@ from fairseq_mm.errors import UserError
 # before the other imports: their modules use fairseq's classes, which the repairs change
 fairseq_mm.register()
 
+from fairseq_mm.compat.options import check_sizes, option  # noqa: E402
 from fairseq_mm.inference.processor import Example, Processor, read_field  # noqa: E402
 from fairseq_mm.models._bases import BatchFirstEncoder, FeatureDecoder  # noqa: E402
-from fairseq_mm.models._options import check_sizes, option  # noqa: E402
 from fairseq_mm.models._pooled_features import masked_mean  # noqa: E402
 from fairseq_mm.models._presets import register_presets  # noqa: E402
 from fairseq_mm.models._provenance import MODULE_NAME, Provenance  # noqa: E402

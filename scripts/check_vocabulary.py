@@ -50,12 +50,6 @@ EXCEPTIONS = [
         "parameters of released checkpoints",
     ),
     ("", r"picture[-_]dim", "an option in released checkpoints"),
-    ("fairseq_mm/compat/", "sliced_cross_entropy", "the old name, which checkpoints have"),
-    (
-        "fairseq_mm/criterions/chunked_cross_entropy.py",
-        r"sliced_cross_entropy|SlicedCrossEntropy|slice_megabytes",
-        "the old name, which checkpoints have",
-    ),
     (
         "fairseq_mm/optim/adam_parameter_groups.py",
         r"adam_by_origin|AdamByOrigin",

@@ -19,7 +19,7 @@ ALLOWED = {
     "data": set(),
     "ngrams": {"data"},
     "models": {"compat", "modules"},
-    "criterions": {"modules", "metrics"},
+    "criterions": {"compat", "modules", "metrics"},
     "generation": {"data", "modules"},
     "prepare": {"data"},
     "tasks": {"compat", "data", "extract", "generation", "metrics"},

@@ -21,12 +21,10 @@ Result = TypeVar("Result")
 
 
 class NonlinearOutputError(Exception):
-    """The log-probabilities of a model are not the log-softmax of a linear map of its features."""
+    """Log-probabilities are not the log-softmax of a linear map of the features."""
 
 
 class Linear(NamedTuple):
-    """Weight and bias of a decoder's output layer."""
-
     weight: Tensor
     bias: Optional[Tensor]
 
@@ -53,10 +51,10 @@ class _Watched(Tensor):
 
 
 def _watch(output_layer: Callable[..., Any], features: Tensor) -> Optional[Linear]:
-    """Return the weight and bias of an output layer that computes ``F.linear`` of its input.
+    """Return the weight and bias of an output layer if it computes ``F.linear`` of its input, else
+    None.
 
-    Return None if ``output_layer`` computes anything else. ``features`` [..., D] are an example of
-    its input; only their shape, dtype and device matter.
+    ``features`` [..., D] are an example of its input; only their shape, dtype and device matter.
     """
     # several tokens, because models may treat a single token as a generation step
     several = features.new_zeros((2,) * (features.dim() - 1) + features.shape[-1:])
@@ -80,17 +78,10 @@ def _linear_arguments(
 def unwrap(model: nn.Module, criterion: str, *, generates: bool = False) -> BaseFairseqModel:
     """Return the model inside fairseq's and PyTorch's wrappers for several processes.
 
-    Args:
-        model: Model, which may be wrapped.
-        generates: True if the criterion generates texts outside of the wrapper's forward pass.
+    ``generates`` is True if the criterion generates texts outside of the wrapper's forward pass.
     """
     module: Any = model
     while not isinstance(module, BaseFairseqModel):
-        if not hasattr(module, "module"):
-            raise UserError(
-                f"--criterion {criterion}: {type(module).__name__} is no model whose "
-                "output layer it can see; use --criterion cross_entropy."
-            )
         if generates and "FullySharded" in type(module).__name__:
             raise UserError(
                 f"--criterion {criterion}: cannot generate texts with weights that are spread over "
@@ -102,21 +93,15 @@ def unwrap(model: nn.Module, criterion: str, *, generates: bool = False) -> Base
 
 @contextlib.contextmanager
 def replaced(owner: nn.Module, name: str, function: Callable) -> Iterator[None]:
-    """Replace the attribute ``name`` of the module ``owner`` by ``function`` in a ``with`` block.
-
-    Other modules of the same class keep the attribute.
-    """
+    """Replace the attribute ``name`` of one module by ``function`` in a ``with`` block."""
     attributes = vars(owner)
-    missing = object()
-    before = attributes.get(name, missing)
+    before = {key: x for key, x in attributes.items() if key == name}
     attributes[name] = function
     try:
         yield
     finally:
-        if before is missing:
-            del attributes[name]
-        else:
-            attributes[name] = before
+        del attributes[name]
+        attributes.update(before)
 
 
 def run_on_features(
@@ -125,17 +110,10 @@ def run_on_features(
     net_input: Mapping[str, Any],
     compute: Callable[[Any, Linear], Result],
 ) -> Result:
-    """Run a model's forward pass with the function ``compute`` in place of the output layer.
+    """Run the forward pass of ``model``, which wraps ``module``, with another output layer.
 
-    Args:
-        model: Model, which may be wrapped for several processes.
-        module: Model inside the wrappers.
-        net_input: Arguments of the forward pass.
-        compute: Function of the features and the output layer, see :func:`extract_features`; its
-            result replaces the output of the forward pass.
-
-    Raises:
-        NonlinearOutputError: if the logits are not a linear map of the decoder's features.
+    The result of ``compute``, a function of the features and the output layer, see
+    :func:`extract_features`, replaces the output of the forward pass.
     """
     own_forward = module.forward
 
@@ -152,10 +130,8 @@ def extract_features(module: BaseFairseqModel, run: Callable[[], Any]) -> tuple[
     """Run a forward pass of the model ``module`` with an identity as the decoder's output layer.
 
     Returns the model's output, which has the features in place of the logits, and the weight and
-    bias of the output layer. ``run`` is a function without arguments that runs the forward pass.
-
-    Raises:
-        NonlinearOutputError: if the logits are not a linear map of the decoder's features.
+    bias of the output layer. Raises NonlinearOutputError if the logits are not a linear map of the
+    decoder's features.
     """
     decoder: Any = getattr(module, "decoder", None)
     if not hasattr(decoder, "output_layer"):
@@ -188,11 +164,10 @@ def extract_features(module: BaseFairseqModel, run: Callable[[], Any]) -> tuple[
 
 @torch.no_grad()
 def check_probabilities(module: BaseFairseqModel, net_output: Any, linear: Linear) -> None:
-    """Check that the log-probabilities of the model ``module`` are the log-softmax of the logits.
+    """Raise NonlinearOutputError if log-probabilities are not the log-softmax of the logits.
 
-    Raises NonlinearOutputError if this is wrong for the first three tokens of the batch.
-    ``net_output`` is the output of the forward pass, with the features in place of the logits;
-    ``linear`` computes the logits from the features.
+    The first three tokens of the batch are compared. ``net_output`` has the features in place of
+    the logits.
     """
     features = net_output[0][:1, :3].detach()
     logits = F.linear(features, linear.weight, linear.bias)

@@ -2,8 +2,7 @@
 
 The loss, gradients and log equal fairseq's ``cross_entropy`` and, with ``--label-smoothing``, its
 ``label_smoothed_cross_entropy``. The logits of all tokens are never in memory at once, see
-``modules/chunked_cross_entropy.py``. Checkpoints from before version 0.2.0 name the criterion
-``sliced_cross_entropy``.
+``modules/chunked_cross_entropy.py``.
 
 The criterion trains every model whose logits are ``F.linear`` of the input of its decoder's
 ``output_layer``, see ``_linear_output.py``. A model that does anything else with its logits is
@@ -11,7 +10,7 @@ refused.
 """
 
 import weakref
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from fairseq.criterions import FairseqCriterion, register_criterion
@@ -21,6 +20,7 @@ from fairseq.models import BaseFairseqModel
 from omegaconf import II
 from torch import Tensor, nn
 
+from fairseq_mm.compat.options import check_sizes, option
 from fairseq_mm.criterions._linear_output import (
     Linear,
     NonlinearOutputError,
@@ -36,12 +36,13 @@ MEGABYTE = 2**20
 
 @dataclass
 class ChunkedCrossEntropyConfig(FairseqDataclass):
-    label_smoothing: float = field(
-        default=0.0, metadata={"help": "Epsilon of label smoothing; 0 for no smoothing."}
+    label_smoothing: float = option(
+        0.0, "Epsilon of label smoothing; 0 for no smoothing.", least=0, below=1
     )
-    chunk_megabytes: int = field(
-        default=CHUNK_BYTES // MEGABYTE,
-        metadata={"help": "Maximum memory for the logits that are held at once, in MiB."},
+    chunk_megabytes: int = option(
+        CHUNK_BYTES // MEGABYTE,
+        "Maximum memory for the logits that are held at once, in MiB.",
+        least=1,
     )
     sentence_avg: bool = II("optimization.sentence_avg")
 
@@ -50,21 +51,17 @@ class ChunkedCrossEntropyConfig(FairseqDataclass):
 class ChunkedCrossEntropyCriterion(FairseqCriterion):
     """Cross-entropy that never holds the logits of all tokens in memory.
 
-    Args:
-        label_smoothing: Epsilon as in fairseq, which smooths over all types except the target.
+    ``label_smoothing`` is fairseq's epsilon, which smooths over all types except the target.
     """
 
     def __init__(
         self, task: Any, sentence_avg: bool, label_smoothing: float, chunk_megabytes: int
     ) -> None:
         super().__init__(task)
-        if not 0 <= label_smoothing < 1 or chunk_megabytes < 1:
-            raise UserError(
-                f"--label-smoothing must be in [0, 1), but is {label_smoothing}; "
-                f"--chunk-megabytes must be 1 or more, but is {chunk_megabytes}."
-            )
         self.sentence_avg = sentence_avg
         self.label_smoothing = label_smoothing
+        self.chunk_megabytes = chunk_megabytes
+        check_sizes(ChunkedCrossEntropyConfig, self)
         self.chunk_bytes = chunk_megabytes * MEGABYTE
         # Weak, so that the criterion does not keep a model alive.
         self.checked: weakref.WeakSet = weakref.WeakSet()
@@ -72,16 +69,6 @@ class ChunkedCrossEntropyCriterion(FairseqCriterion):
     def forward(
         self, model: nn.Module, sample: dict[str, Any], reduce: bool = True
     ) -> tuple[Tensor, int, dict[str, Any]]:
-        """Compute the loss summed over tokens, the divisor of gradients, and sums for the log.
-
-        ``model`` may be wrapped for several processes, as by DistributedDataParallel. ``sample`` is
-        a batch as fairseq's datasets collate it. ``reduce`` must be True.
-
-        Raises:
-            ValueError: if ``reduce`` is False.
-        """
-        if not reduce:
-            raise ValueError("`reduce` must be True: chunked_cross_entropy sums over tokens.")
         module = unwrap(model, "chunked_cross_entropy")
 
         def compute(net_output: Any, linear: Linear) -> tuple[Tensor, Tensor]:
@@ -132,34 +119,8 @@ class ChunkedCrossEntropyCriterion(FairseqCriterion):
 
     @classmethod
     def reduce_metrics(cls, logging_outputs: list[dict[str, Any]]) -> None:
-        """Log loss and nll_loss in bits, and perplexity, as fairseq does."""
         LabelSmoothedCrossEntropyCriterion.reduce_metrics(logging_outputs)
 
     @staticmethod
     def logging_outputs_can_be_summed() -> bool:
         return True
-
-
-@dataclass
-class SlicedCrossEntropyConfig(FairseqDataclass):
-    label_smoothing: float = field(
-        default=0.0, metadata={"help": "Epsilon of label smoothing; 0 for no smoothing."}
-    )
-    slice_megabytes: int = field(
-        default=CHUNK_BYTES // MEGABYTE, metadata={"help": "The old name of --chunk-megabytes."}
-    )
-    sentence_avg: bool = II("optimization.sentence_avg")
-
-
-@register_criterion("sliced_cross_entropy", dataclass=SlicedCrossEntropyConfig)
-class SlicedCrossEntropyCriterion(ChunkedCrossEntropyCriterion):
-    """Criterion ``chunked_cross_entropy`` under its old name.
-
-    A checkpoint records the class and option names of its criterion, and fairseq requires the same
-    names to resume its training.
-    """
-
-    def __init__(
-        self, task: Any, sentence_avg: bool, label_smoothing: float, slice_megabytes: int
-    ) -> None:
-        super().__init__(task, sentence_avg, label_smoothing, slice_megabytes)

@@ -10,7 +10,7 @@ forward pass returns the sum over i as ``coverage_loss`` [B, T]: the pointer-gen
 only for the last part of the training.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from fairseq.criterions import register_criterion
@@ -20,26 +20,22 @@ from fairseq.criterions.label_smoothed_cross_entropy import (
 )
 from torch import Tensor
 
+from fairseq_mm.compat.options import option
 from fairseq_mm.errors import UserError
 
 
 @dataclass
 class CoverageCrossEntropyConfig(LabelSmoothedCrossEntropyCriterionConfig):
-    """Options of the criterion; the default of ``coverage_weight`` is lambda in See et al. 2017."""
+    """Options of the criterion; the default weight is lambda in See et al. 2017."""
 
-    coverage_weight: float = field(
-        default=1.0,
-        metadata={"help": "Weight of the coverage loss: lambda in See et al. 2017, equation 13."},
+    coverage_weight: float = option(
+        1.0, "Weight of the coverage loss: lambda in See et al. 2017, equation 13."
     )
 
 
 @register_criterion("coverage_cross_entropy", dataclass=CoverageCrossEntropyConfig)
 class CoverageCrossEntropyCriterion(LabelSmoothedCrossEntropyCriterion):
-    """Label-smoothed cross-entropy plus ``coverage_weight`` times the coverage loss.
-
-    The arguments except ``coverage_weight`` are the same as in fairseq's
-    ``LabelSmoothedCrossEntropyCriterion``.
-    """
+    """Label-smoothed cross-entropy plus ``coverage_weight`` times the coverage loss."""
 
     def __init__(
         self,
@@ -61,10 +57,6 @@ class CoverageCrossEntropyCriterion(LabelSmoothedCrossEntropyCriterion):
         sample: dict[str, Any],
         reduce: bool = True,
     ) -> tuple[Tensor, Tensor]:
-        """Compute the loss with the coverage term, and the negative log-likelihood without it.
-
-        The arguments are the same as in fairseq's ``LabelSmoothedCrossEntropyCriterion``.
-        """
         loss, nll_loss = super().compute_loss(model, net_output, sample, reduce)
         coverage = (net_output[1] or {}).get("coverage_loss")
         if coverage is None:

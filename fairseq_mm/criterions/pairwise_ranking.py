@@ -28,7 +28,7 @@ Differs from Kiros et al.:
 
 import logging
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Optional, Union
 
 import torch
@@ -38,6 +38,7 @@ from fairseq.distributed import utils as distributed
 from fairseq.logging import metrics
 from torch import Tensor, nn
 
+from fairseq_mm.compat.options import check_sizes, option
 from fairseq_mm.errors import UserError
 from fairseq_mm.modules.pairwise_ranking import (
     RankingLoss,
@@ -50,11 +51,8 @@ class Gatherer:
     """Communicator that gathers the rows (along dimension 0) of tensors from all processes.
 
     The gradient of a gathered row flows back to the process that provided the row. Every process
-    must create a gatherer and call its methods equally often.
-
-    Args:
-        count: Number of this process's rows, which may be 0.
-        device: Device on which the processes exchange their counts.
+    must create a gatherer with the ``count`` of its rows, which may be 0, and call its methods
+    equally often.
     """
 
     def __init__(self, count: int, device: torch.device) -> None:
@@ -67,11 +65,7 @@ class Gatherer:
         self.start = sum(self.counts[: self.rank])  # first row of this process
 
     def gather(self, rows: Tensor) -> Tensor:
-        """Return the rows of all processes, in the order of the ranks.
-
-        Args:
-            rows: Rows of this process; rows beyond the ``count`` of the constructor are ignored.
-        """
+        """Return the rows of all processes, in the order of the ranks."""
         if rows.is_floating_point():
             # all_gather of torch.distributed has no gradient.
             return _Gather.apply(rows, self)
@@ -88,10 +82,7 @@ class Gatherer:
 
 
 class _Gather(torch.autograd.Function):
-    """Gathering of all processes' rows as an autograd function.
-
-    The backward pass sums the gradients of a row over all processes.
-    """
+    """Gathering of all processes' rows; the backward pass sums gradients over all processes."""
 
     @staticmethod
     def forward(ctx: Any, rows: Tensor, places: Gatherer) -> Tensor:
@@ -129,67 +120,48 @@ LEAST_LEARNT_TEMPERATURE = 0.01
 
 @dataclass
 class PairwiseRankingConfig(FairseqDataclass):
-    """Options of the criterion.
-
-    The default margin is the margin of Kiros et al. 2014 and of the released codes of Kiros et al.
-    and Faghri et al.
-    """
-
-    loss: Loss = field(
-        default="ranking",
-        metadata={
-            "help": "Loss of a pair: the margins to its negatives that are not kept (ranking), or "
-            "the cross-entropy of the pair among its negatives, in both directions (info_nce)."
-        },
+    loss: Loss = option(
+        "ranking",
+        "Loss of a pair: the margins to its negatives that are not kept (ranking), or "
+        "the cross-entropy of the pair among its negatives, in both directions (info_nce).",
     )
-    margin: float = field(
-        default=0.2,
-        metadata={
-            "help": "With --loss ranking: margin by which a pair must score higher than its "
-            "negatives."
-        },
+    margin: float = option(
+        0.2,
+        "With --loss ranking: margin by which a pair must score higher than its negatives.",
+        above=0,
     )
-    loss_temperature: float = field(
-        default=0.1,
-        metadata={
-            "help": "With --loss info_nce: temperature, by which the scores (cosines) are divided."
-        },
+    loss_temperature: float = option(
+        0.1,
+        "With --loss info_nce: temperature, by which the scores (cosines) are divided.",
+        above=0,
     )
-    learn_temperature: bool = field(
-        default=False,
-        metadata={
-            "help": "With --loss info_nce: train the temperature, from --loss-temperature on."
-        },
+    learn_temperature: bool = option(
+        False, "With --loss info_nce: train the temperature, from --loss-temperature on."
     )
-    negatives: Negatives = field(
-        default="sum",
-        metadata={
-            "help": "Negatives of a pair: all other pairs of its batch (sum), only the hardest of "
-            "them (max), or random pairs of the training set, as in Kiros et al. 2014 (random)."
-        },
+    negatives: Negatives = option(
+        "sum",
+        "Negatives of a pair: all other pairs of its batch (sum), only the hardest of "
+        "them (max), or random pairs of the training set, as in Kiros et al. 2014 (random).",
     )
-    num_negatives: int = field(
-        default=50, metadata={"help": "Number of pairs that --negatives random samples per batch."}
+    num_negatives: int = option(
+        50, "Number of pairs that --negatives random samples per batch.", least=1
     )
-    sum_updates: int = field(
-        default=0,
-        metadata={
-            "help": "With --negatives max: number of updates at the start of training that still "
-            "use --negatives sum."
-        },
+    sum_updates: int = option(
+        0,
+        "With --negatives max: number of updates at the start of training that still "
+        "use --negatives sum.",
+        least=0,
     )
-    same_image_negatives: bool = field(
-        default=False,
-        metadata={
-            "help": "Use other sentences of a pair's image as negatives, as in the released code "
-            "of Kiros et al. 2014."
-        },
+    same_image_negatives: bool = option(
+        False,
+        "Use other sentences of a pair's image as negatives, as in the released code "
+        "of Kiros et al. 2014.",
     )
 
 
 @register_criterion("pairwise_ranking", dataclass=PairwiseRankingConfig)
 class PairwiseRankingCriterion(FairseqCriterion):
-    """Criterion of pairwise ranking, with the options of :class:`PairwiseRankingConfig`."""
+    """Criterion of pairwise ranking."""
 
     def __init__(
         self,
@@ -206,7 +178,7 @@ class PairwiseRankingCriterion(FairseqCriterion):
         super().__init__(task)
         self.loss = str(loss)
         self.margin = margin
-        self.temperature = loss_temperature
+        self.loss_temperature = loss_temperature
         self.negatives = str(negatives)
         self.num_negatives = num_negatives
         self.sum_updates = sum_updates
@@ -221,66 +193,38 @@ class PairwiseRankingCriterion(FairseqCriterion):
 
     def _check(self, learns: bool) -> None:
         """Raise UserError if a value is out of range, or an option is of another loss."""
+        check_sizes(PairwiseRankingConfig, self)
         defaults = PairwiseRankingConfig()
-        margin, temperature, updates = self.margin, self.temperature, self.sum_updates
-        is_nce = self.loss == "info_nce"
-        nce_only = f"is for --loss info_nce, but it is {self.loss}."
-        least = f"{LEAST_LEARNT_TEMPERATURE} or more with --learn-temperature"
-        for is_wrong, message in (
-            (margin <= 0, f"margin must be above 0, but is {margin}."),
+        is_nce, temperature = self.loss == "info_nce", self.loss_temperature
+        for option_name, is_wrong, other in (
+            ("sum-updates", self.sum_updates and self.negatives != "max", "--negatives max"),
             (
-                self.num_negatives < 1,
-                f"num-negatives must be 1 or more, but is {self.num_negatives}.",
+                "loss-temperature",
+                temperature != defaults.loss_temperature and not is_nce,
+                "--loss info_nce",
             ),
-            (updates < 0, f"sum-updates must be 0 or more, but is {updates}."),
-            (
-                updates and self.negatives != "max",
-                f"sum-updates {updates} is for --negatives max, but it is {self.negatives}.",
-            ),
-            (
-                not 0 < temperature < math.inf,
-                f"loss-temperature must be above 0, but is {temperature}.",
-            ),
-            (
-                not is_nce and temperature != defaults.loss_temperature,
-                f"loss-temperature {temperature} {nce_only}",
-            ),
-            (not is_nce and learns, f"learn-temperature {nce_only}"),
-            (
-                is_nce and margin != defaults.margin,
-                f"margin {margin} is for --loss ranking: info_nce has no margin.",
-            ),
-            (
-                is_nce and self.negatives == "max",
-                "negatives max is for --loss ranking: info_nce weighs all negatives by their "
-                "scores.",
-            ),
-            (
-                learns and temperature < LEAST_LEARNT_TEMPERATURE,
-                f"loss-temperature must be {least}, but is {temperature}.",
-            ),
+            ("learn-temperature", learns and not is_nce, "--loss info_nce"),
+            ("margin", self.margin != defaults.margin and is_nce, "--loss ranking"),
+            ("negatives max", self.negatives == "max" and is_nce, "--loss ranking"),
         ):
             if is_wrong:
-                raise UserError(f"--{message}")
+                raise UserError(f"--{option_name} is for {other}.")
+        if learns and temperature < LEAST_LEARNT_TEMPERATURE:
+            raise UserError(
+                f"--loss-temperature must be {LEAST_LEARNT_TEMPERATURE} or more with "
+                f"--learn-temperature, but is {temperature}."
+            )
 
     def forward(
         self, model: nn.Module, sample: dict[str, Any], reduce: bool = True
     ) -> tuple[Tensor, int, dict[str, Any]]:
         """Compute the loss summed over pairs, the number of pairs, and sums for the log.
 
-        Args:
-            model: Model with ``embed_sentences``, which may be wrapped for several processes.
-            sample: Batch of pairs, with the number ``item`` [B] of each pair's image. A training
-                batch also has ``update_num``, the number of updates so far; ``is_dummy``, True for
-                fairseq's dummy batch; and, for random negatives, ``negatives``, the batch of extra
-                pairs.
-            reduce: Must be True.
-
-        Raises:
-            ValueError: if ``reduce`` is False.
+        ``model`` has ``embed_sentences``. ``sample`` is a batch of pairs, with the number ``item``
+        [B] of each pair's image. A training batch also has ``update_num``, the number of updates so
+        far; ``is_dummy``, True for fairseq's dummy batch; and, for random negatives, ``negatives``,
+        the batch of extra pairs.
         """
-        if not reduce:
-            raise ValueError("`reduce` must be True: pairwise_ranking sums over pairs.")
         if not hasattr(model, "embed_sentences"):
             raise UserError(
                 "--criterion pairwise_ranking is for models that embed images and sentences "
@@ -316,11 +260,8 @@ class PairwiseRankingCriterion(FairseqCriterion):
         return result[0], B, logging_output
 
     def negatives_at(self, update: Optional[int]) -> str:
-        """Return the kind of negatives, ``sum``, ``max`` or ``random``.
-
-        ``update`` is the number of updates so far in training, and None in validation, where
-        ``sum`` replaces ``random``: only training batches contain the extra image-sentence pairs
-        that ``random`` takes as negatives.
+        """Return the kind of negatives after ``update`` updates; in validation (None), no pairs are
+        sampled.
         """
         if update is None:
             return "sum" if self.negatives == "random" else self.negatives
@@ -339,7 +280,6 @@ class PairwiseRankingCriterion(FairseqCriterion):
         negatives: str,
         candidates: dict[str, Tensor],
     ) -> RankingLoss:
-        """Compute the loss of a batch of pairs, see :mod:`fairseq_mm.modules.pairwise_ranking`."""
         if self.loss == "info_nce":
             temperature = self.get_temperature()
             return info_nce_loss(
@@ -352,7 +292,7 @@ class PairwiseRankingCriterion(FairseqCriterion):
     def get_temperature(self) -> Union[float, Tensor]:
         """Return the temperature: a number, or a float32 scalar tensor if it is trained."""
         if self.log_temperature is None:
-            return self.temperature
+            return self.loss_temperature
         return self.log_temperature[0].float().exp().clamp(min=LEAST_LEARNT_TEMPERATURE)
 
     def _rank_in_batch(
@@ -391,7 +331,6 @@ class PairwiseRankingCriterion(FairseqCriterion):
 
     @classmethod
     def reduce_metrics(cls, logging_outputs: list[dict[str, Any]]) -> None:
-        """Log the mean loss per pair, and the temperature if it is trained."""
         size = sum(log.get("sample_size", 0) for log in logging_outputs)
         names = ["loss"]
         if any("temperature" in log for log in logging_outputs):
@@ -406,7 +345,6 @@ class PairwiseRankingCriterion(FairseqCriterion):
 
 
 def _embed(model: nn.Module, batch: dict[str, Any]) -> tuple[Tensor, Tensor]:
-    """Return the embeddings of the images and of the sentences of a batch, [B, K] each."""
     net_input = batch["net_input"]
     return model(
         features=net_input["features"],
@@ -428,15 +366,11 @@ class CollapseWatch:
         self.collapsed: Any = 0.0
 
     def add(self, loss: Tensor, collapsed: Tensor, negatives: str) -> None:
-        """Add the loss of an update to a running sum.
+        """Add the loss of an update, and the loss that it would have had if all embeddings were
+        equal.
 
-        After every ``COLLAPSE_WINDOW`` updates, warn if the sum of ``loss`` is nearly equal to the
-        sum of ``collapsed``, and start again from 0.
-
-        Args:
-            loss: Loss of the update.
-            collapsed: Loss that the update would have had if all embeddings were equal.
-            negatives: Kind of negatives (``sum``, ``max`` or ``random``), for the warning.
+        After every ``COLLAPSE_WINDOW`` updates, warn if the sums are nearly equal, and start again
+        from 0.
         """
         # summed on the device, because reading the value of every step would wait for a GPU
         self.loss = self.loss + loss.detach()

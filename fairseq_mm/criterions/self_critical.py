@@ -32,7 +32,7 @@ Differs from both papers:
 import contextlib
 import logging
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Optional
 
 import numpy as np
@@ -44,6 +44,7 @@ from fairseq.logging import metrics
 from omegaconf import II
 from torch import Tensor, nn
 
+from fairseq_mm.compat.options import check_sizes, option
 from fairseq_mm.criterions._linear_output import replaced, unwrap
 from fairseq_mm.errors import UserError
 from fairseq_mm.metrics.cider import InverseDocumentFrequencies, count_documents, ngram_counts
@@ -54,10 +55,8 @@ from fairseq_mm.metrics.rewards import Job, Rewards, RewardWorkers, read_rewards
 def evaluation_mode(model: nn.Module, *, has_gradients: bool = False) -> Iterator[None]:
     """Set evaluation mode in a ``with`` block; then restore the mode of every submodule.
 
-    Args:
-        model: Model, whose submodules may already be in evaluation mode.
-        has_gradients: True if gradients are computed. Recurrent layers then stay in training mode,
-            without dropout, because cuDNN computes gradients in no other mode.
+    If gradients are computed, recurrent layers stay in training mode, without dropout, because
+    cuDNN computes gradients in no other mode.
     """
     modes = [(part, part.training) for part in model.modules()]
     recurrent = [part for part, _ in modes if isinstance(part, nn.RNNBase) and has_gradients]
@@ -91,49 +90,35 @@ _SUMS = ("reward", "greedy_reward", "sample_length", "cut_samples")
 
 @dataclass
 class SelfCriticalConfig(FairseqDataclass):
-    rewards: str = field(
-        default="cider=1",
-        metadata={
-            "help": "Rewards and their weights, such as cider=1,bleu=0.5: cider (CIDEr-D, 0 to "
-            "10), bleu (smoothed BLEU-4) and rouge_l."
-        },
+    rewards: str = option(
+        "cider=1",
+        "Rewards and their weights, such as cider=1,bleu=0.5: cider (CIDEr-D, 0 to "
+        "10), bleu (smoothed BLEU-4) and rouge_l.",
     )
-    num_samples: int = field(default=5, metadata={"help": "Number of samples per input."})
-    baseline: Baseline = field(
-        default="samples",
-        metadata={
-            "help": "Reward that is subtracted from a sample's reward: the mean reward of the "
-            "input's other samples (Luo 2020), or the reward of the text of greedy search (Rennie "
-            "et al. 2017)."
-        },
+    num_samples: int = option(5, "Number of samples per input.")
+    baseline: Baseline = option(
+        "samples",
+        "Reward that is subtracted from a sample's reward: the mean reward of the "
+        "input's other samples (Luo 2020), or the reward of the text of greedy search (Rennie "
+        "et al. 2017).",
     )
-    sample_args: str = field(
-        default="{}",
-        metadata={
-            "help": "Lengths of samples as a JSON object with max_len_a, max_len_b or min_len "
-            "(default: the task's for generation)."
-        },
+    sample_args: str = option(
+        "{}",
+        "Lengths of samples as a JSON object with max_len_a, max_len_b or min_len "
+        "(default: the task's for generation).",
     )
-    sample_dropout: bool = field(
-        default=False,
-        metadata={"help": "Apply the model's dropout when log-probabilities are computed."},
+    sample_dropout: bool = option(
+        False, "Apply the model's dropout when log-probabilities are computed."
     )
-    reward_workers: int = field(
-        default=2,
-        metadata={"help": "Number of processes that compute rewards; 0 for the training process."},
+    reward_workers: int = option(
+        2, "Number of processes that compute rewards; 0 for the training process.", least=0
     )
     sentence_avg: bool = II("optimization.sentence_avg")
 
 
 @register_criterion("self_critical", dataclass=SelfCriticalConfig)
 class SelfCriticalCriterion(CrossEntropyCriterion):
-    """Self-critical sequence training with samples or greedy search as baseline.
-
-    For the arguments see the options of :class:`SelfCriticalConfig`.
-
-    Attributes:
-        update_num: Number of the update, which the task sets; samples depend on it.
-    """
+    """Self-critical sequence training; ``update_num``, which the task sets, decides the samples."""
 
     def __init__(
         self,
@@ -159,15 +144,16 @@ class SelfCriticalCriterion(CrossEntropyCriterion):
         self.weights = read_rewards(rewards)
         self.baseline = str(baseline)
         least = 2 if self.baseline == "samples" else 1
-        if num_samples < least or reward_workers < 0:
+        if num_samples < least:
             raise UserError(
                 f"--num-samples must be {least} or more with --baseline {self.baseline}, but is "
-                f"{num_samples}; --reward-workers must be 0 or more, but is {reward_workers}."
+                f"{num_samples}."
             )
         self.num_samples = num_samples
         self.sample_args = sample_args
         self.sample_dropout = sample_dropout
         self.reward_workers = reward_workers
+        check_sizes(SelfCriticalConfig, self)
         self.update_num = 0
         self.text = task.reward_text()
         self._policies: Optional[tuple[Any, ...]] = None  # the second is greedy search
@@ -181,8 +167,8 @@ class SelfCriticalCriterion(CrossEntropyCriterion):
         """Compute the loss, the divisor of gradients, and sums for the log.
 
         In training, the gradient of the loss is the estimated gradient of the expected reward,
-        summed over the sampled texts, and the divisor is the number of these texts. In validation,
-        the loss is the cross-entropy of the references.
+        summed over the sampled texts. In validation, the loss is the cross-entropy of the
+        references.
         """
         if not model.training:
             return super().forward(model, sample, reduce)
@@ -223,10 +209,8 @@ class SelfCriticalCriterion(CrossEntropyCriterion):
     def _loss(
         self, log_probabilities: Tensor, rewards: Tensor, sample: dict[str, Any], drawn: Any
     ) -> tuple[Tensor, int, dict[str, Any]]:
-        """Return the results of :meth:`forward`.
-
-        ``log_probabilities`` are [B, K]; ``rewards`` are [B, K], or [B, K + 1] with the reward of
-        greedy search at the end.
+        """Return the results of :meth:`forward`; ``rewards`` [B, K + 1] end with the reward of
+        greedy search.
         """
         K = self.num_samples
         own = rewards[:, :K]
@@ -256,7 +240,6 @@ class SelfCriticalCriterion(CrossEntropyCriterion):
         return loss, count, logging_output
 
     def _draw(self, module: Any, sample: dict[str, Any]) -> list[Any]:
-        """Sample texts for a batch; with ``--baseline greedy``, add the texts of greedy search."""
         if self._policies is None:
             kinds = [(self.num_samples, True), (1, False)]
             self._policies = tuple(
@@ -284,13 +267,10 @@ class SelfCriticalCriterion(CrossEntropyCriterion):
 
 
 def baselines(rewards: Tensor, num_samples: int) -> Tensor:
-    """Return the baseline [B, K] of each of K samples.
+    """Return the baseline [B, K] of each of K samples from their rewards [B, K]: the mean of the
+    others.
 
-    Args:
-        rewards: [B, K] rewards of the samples; the baseline is the mean reward of the other
-            samples. Or [B, K + 1] with the reward of greedy search at the end, which is then the
-            baseline.
-        num_samples: K.
+    With rewards [B, K + 1], the reward of greedy search, at the end, is the baseline.
     """
     own, greedy = rewards[:, :num_samples], rewards[:, num_samples:]
     if greedy.size(1):

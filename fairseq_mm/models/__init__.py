@@ -7,6 +7,7 @@ from fairseq.models import MODEL_DATACLASS_REGISTRY, MODEL_REGISTRY
 from fairseq.tasks import TASK_REGISTRY
 
 from fairseq_mm.compat import activate, is_ours
+from fairseq_mm.compat.options import check_sizes
 from fairseq_mm.errors import UserError
 from fairseq_mm.models import (  # noqa: F401
     conv_story,
@@ -31,7 +32,6 @@ from fairseq_mm.models import (  # noqa: F401
     vg_t5,
     vse,
 )
-from fairseq_mm.models._options import check_sizes
 
 
 def _prepare_building(model: Any, config: type) -> None:

@@ -18,7 +18,7 @@ import torch
 from fairseq.dataclass import FairseqDataclass
 from torch import Tensor, nn
 
-from fairseq_mm.models._options import option
+from fairseq_mm.compat.options import option
 from fairseq_mm.models._video_summary import (
     EncoderOut,
     TwoSourceDecoder,

@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from fairseq.dataclass import ChoiceEnum
 from torch import Tensor
 
-from fairseq_mm.models._options import option
+from fairseq_mm.compat.options import option
 
 SCALINGS = ("root", "scale", "unit", "none")
 FeatureScaling: Any = ChoiceEnum(SCALINGS)  # created at run time, so Any for type checkers

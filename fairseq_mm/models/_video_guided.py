@@ -12,8 +12,8 @@ import torch
 from fairseq.dataclass import ChoiceEnum, FairseqDataclass
 from torch import Tensor, nn
 
+from fairseq_mm.compat.options import option
 from fairseq_mm.errors import UserError
-from fairseq_mm.models._options import option
 from fairseq_mm.modules.positions import sinusoids
 from fairseq_mm.modules.transformer_layer import TransformerEncoderLayer
 from fairseq_mm.modules.video_fusion import KINDS, VideoFusion
@@ -128,8 +128,7 @@ class VideoGuidedConfig(FairseqDataclass):
     )
     fusion_output_projection: OnOff = option(
         "on",
-        "Project the heads' output by W_o before the forget gate (Yu et al. 2021, appendix A); off "
-        "for checkpoints from before this option.",
+        "Project the heads' output by W_o before the forget gate (Yu et al. 2021, appendix A).",
     )
     fusion_identity_init: bool = option(
         False,

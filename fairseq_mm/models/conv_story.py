@@ -54,11 +54,12 @@ from omegaconf import II
 from torch import Tensor
 
 from fairseq_mm.compat.model_folders import is_model_folder
+from fairseq_mm.compat.options import option
 from fairseq_mm.errors import UserError
 from fairseq_mm.models._bases import LoadStateDictMixin
 from fairseq_mm.models._conv_decoder import StoryDecoder
 from fairseq_mm.models._fusion import Fusion, FusionDecoder, FusionEncoder
-from fairseq_mm.models._options import option, parse_flag, parse_flags, parse_layers
+from fairseq_mm.models._options import parse_flag, parse_flags, parse_layers
 from fairseq_mm.models._presets import register_presets
 from fairseq_mm.models._provenance import MODULE_NAME, Provenance, decode_json
 from fairseq_mm.models._story_parts import (

@@ -27,9 +27,9 @@ from fairseq.models import FairseqLanguageModel, register_model
 from omegaconf import II
 from torch import Tensor
 
+from fairseq_mm.compat.options import option
 from fairseq_mm.models._bases import LoadStateDictMixin
 from fairseq_mm.models._conv_decoder import StoryDecoder
-from fairseq_mm.models._options import option
 from fairseq_mm.models._presets import register_presets
 from fairseq_mm.models._provenance import MODULE_NAME, Provenance
 from fairseq_mm.models._story_parts import build_trunk

@@ -56,6 +56,7 @@ from fairseq.dataclass import ChoiceEnum, FairseqDataclass
 from fairseq.models import register_model
 from torch import Tensor, nn
 
+from fairseq_mm.compat.options import option
 from fairseq_mm.errors import UserError
 from fairseq_mm.models._bases import FeatureDecoder
 from fairseq_mm.models._image_sequence import (
@@ -64,7 +65,6 @@ from fairseq_mm.models._image_sequence import (
     StoryModel,
     encoder_output,
 )
-from fairseq_mm.models._options import option
 from fairseq_mm.models._presets import register_presets
 from fairseq_mm.modules.positions import next_positions, select_sentence_vectors, sentence_positions
 from fairseq_mm.modules.recurrent_steps import step_lstm

@@ -30,13 +30,13 @@ from typing import Any
 
 from fairseq.models import register_model
 
+from fairseq_mm.compat.options import option
 from fairseq_mm.models._hierarchical_transformer import (
     TINY,
     HierarchicalTransformerConfig,
     VideoLayers,
     build_hierarchical_transformer,
 )
-from fairseq_mm.models._options import option
 from fairseq_mm.models._presets import register_presets
 from fairseq_mm.models._video_summary import VideoSummaryModel
 

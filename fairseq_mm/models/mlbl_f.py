@@ -36,6 +36,7 @@ from typing import Any
 
 from fairseq.models import register_model
 
+from fairseq_mm.compat.options import option
 from fairseq_mm.models._bases import EncoderDecoderModel
 from fairseq_mm.models._log_bilinear import (
     ContentConfig,
@@ -43,7 +44,6 @@ from fairseq_mm.models._log_bilinear import (
     ContentProjection,
     FactoredDecoder,
 )
-from fairseq_mm.models._options import option
 from fairseq_mm.models._presets import register_presets
 from fairseq_mm.models._provenance import Provenance
 

@@ -39,6 +39,7 @@ import torch.nn.functional as F
 from fairseq.models import register_model
 from torch import Tensor, nn
 
+from fairseq_mm.compat.options import option
 from fairseq_mm.errors import UserError
 from fairseq_mm.models._bases import BatchFirstEncoder, EncoderDecoderModel
 from fairseq_mm.models._log_bilinear import (
@@ -46,7 +47,6 @@ from fairseq_mm.models._log_bilinear import (
     ContentProjection,
     FactoredDecoder,
 )
-from fairseq_mm.models._options import option
 from fairseq_mm.models._presets import register_presets
 from fairseq_mm.models._provenance import Provenance, list_words
 from fairseq_mm.modules.linear import ContextWindow

@@ -38,9 +38,9 @@ from fairseq.dataclass import FairseqDataclass
 from fairseq.models import register_model
 from torch import Tensor, nn
 
+from fairseq_mm.compat.options import option
 from fairseq_mm.errors import UserError
 from fairseq_mm.models._bases import BatchFirstEncoder, FeatureDecoder, ImageModel
-from fairseq_mm.models._options import option
 from fairseq_mm.models._presets import register_presets
 from fairseq_mm.models._provenance import Provenance
 from fairseq_mm.modules.decoding_caches import keeps_items, project_items, reorder_state

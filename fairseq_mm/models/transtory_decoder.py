@@ -21,8 +21,8 @@ from typing import Any, Optional
 from fairseq.dataclass import FairseqDataclass
 from fairseq.models import register_model
 
+from fairseq_mm.compat.options import option
 from fairseq_mm.models._image_sequence import GlocalEncoder, ImageVectors, StoryModel
-from fairseq_mm.models._options import option
 from fairseq_mm.models._presets import register_presets
 from fairseq_mm.models._sentence_decoder import SentenceDecoder
 

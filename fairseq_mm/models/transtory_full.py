@@ -33,9 +33,9 @@ from fairseq.dataclass import ChoiceEnum, FairseqDataclass
 from fairseq.models import register_model
 from torch import Tensor, nn
 
+from fairseq_mm.compat.options import option
 from fairseq_mm.models._bases import BatchFirstEncoder
 from fairseq_mm.models._image_sequence import ImageVectors, StoryModel
-from fairseq_mm.models._options import option
 from fairseq_mm.models._presets import register_presets
 from fairseq_mm.models._sentence_decoder import SentenceDecoder
 from fairseq_mm.modules.positions import sinusoids

@@ -43,9 +43,9 @@ from fairseq.dataclass import ChoiceEnum, FairseqDataclass
 from fairseq.models import register_model
 from torch import Tensor, nn
 
+from fairseq_mm.compat.options import option
 from fairseq_mm.models._bases import BatchFirstEncoder, FeatureDecoder
 from fairseq_mm.models._image_sequence import ImageVectors, StoryModel, encoder_output
-from fairseq_mm.models._options import option
 from fairseq_mm.models._presets import register_presets
 from fairseq_mm.modules.attention import merge_heads, split_heads
 from fairseq_mm.modules.decoding_caches import SentenceCache, select_rows

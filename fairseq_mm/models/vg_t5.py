@@ -40,8 +40,8 @@ from typing import Any, Optional
 from fairseq.models import register_model
 from torch import Tensor, nn
 
+from fairseq_mm.compat.options import option
 from fairseq_mm.models._bases import EncoderOut
-from fairseq_mm.models._options import option
 from fairseq_mm.models._presets import register_presets
 from fairseq_mm.models._provenance import (
     MODULE_NAME,

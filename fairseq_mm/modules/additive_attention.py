@@ -10,16 +10,8 @@ from torch import Tensor, nn
 class AdditiveAttention(nn.Module):
     """Additive attention of a query h to elements x_i (Bahdanau et al. 2015, appendix A.1.2):
 
-        a = softmax_i(w tanh(K x_i + Q h))
-        z = sum_i a_i V x_i
-
-    The matrices K, Q, V and the vector w are learned.
-
-    Args:
-        query_dim: Dimension of the query h.
-        context_dim: Dimension of the elements x_i.
-        hidden_dim: Dimension of the hidden layer, that is of ``K x_i`` and ``Q h``.
-        output_dim: Dimension of the result z.
+    a = softmax_i(w tanh(K x_i + Q h))
+    z = sum_i a_i V x_i
     """
 
     def __init__(self, query_dim: int, context_dim: int, hidden_dim: int, output_dim: int) -> None:
@@ -31,9 +23,8 @@ class AdditiveAttention(nn.Module):
         nn.init.uniform_(self.score_weight, -(hidden_dim**-0.5), hidden_dim**-0.5)
 
     def project(self, context: Tensor) -> tuple[Tensor, Tensor]:
-        """Project the elements [B, N, context_dim] to keys and values.
-
-        Keys are [B, N, hidden_dim], values [B, N, output_dim].
+        """Project elements [B, N, context_dim] to keys [B, N, hidden_dim] and values [B, N,
+        output_dim].
         """
         # V is linear, so it may precede the weighted sum: then it is computed once per batch and
         # not at every step of the decoder.
@@ -42,16 +33,11 @@ class AdditiveAttention(nn.Module):
     def forward(
         self, query: Tensor, keys: Tensor, values: Tensor, padding_mask: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """Attend from one query per row of the batch to the N elements of the same row.
+        """Attend from one query [B, query_dim] per row to the N elements of the same row, see
+        :meth:`project`.
 
-        Args:
-            query: [B, query_dim].
-            keys: [B, N, hidden_dim], see :meth:`project`.
-            values: [B, N, output_dim], see :meth:`project`.
-            padding_mask: [B, N] bool, True at padding; at least one element of each row is real.
-
-        Returns:
-            The result [B, output_dim], and weights [B, N] that sum to 1 over the real elements.
+        ``padding_mask`` is [B, N] bool, True at padding; at least one element of each row is real.
+        Returns the result [B, output_dim], and weights [B, N].
         """
         hidden = torch.tanh(keys + self.query_proj(query).unsqueeze(1))  # [B, N, A]
         scores = torch.matmul(hidden, self.score_weight).float()
@@ -65,10 +51,9 @@ class ModalityAttention(nn.Module):
         b = softmax_m(v tanh(W h + c + U_m z_m))
         z = sum_m b_m z_m
 
-    A context is the result of attending to one modality. The matrices W and U_m and the vectors v
-    and c are learned. This is the second level of hierarchical attention (Libovicky and Helcl 2017,
-    section 3.2, equations 8 to 10). The contexts of all modalities must have the same dimension,
-    ``context_dim``.
+    This is the second level of hierarchical attention (Libovicky and Helcl 2017, section 3.2,
+    equations 8 to 10). U_c of equation 10 is missing, because all contexts have ``context_dim``
+    channels.
     """
 
     def __init__(
@@ -85,14 +70,11 @@ class ModalityAttention(nn.Module):
     def forward(self, query: Tensor, contexts: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
         """Attend from a query [..., query_dim] to one context [..., context_dim] per modality.
 
-        Returns the weighted sum [..., context_dim], and weights [..., num_modalities] that sum to
-        1.
+        Returns the weighted sum [..., context_dim], and weights [..., num_modalities].
         """
         projected = [proj(z) for proj, z in zip(self.context_projs, contexts)]
         hidden = torch.tanh(torch.stack(projected, dim=-2) + self.query_proj(query).unsqueeze(-2))
         weights = torch.matmul(hidden, self.score_weight).float().softmax(dim=-1).to(query.dtype)
-        # U_c of equation 10 is missing here, because the contexts come already projected to one
-        # dimension.
         stacked = torch.stack(list(contexts), dim=-2)  # [..., M, C]
         return torch.matmul(weights.unsqueeze(-2), stacked).squeeze(-2), weights
 
@@ -103,14 +85,8 @@ class CoverageAttention(nn.Module):
         a_t = softmax_i(v . tanh(W_h h_i + W_s s_t + w_c c_i + b))
 
     See et al. 2017, equations 1, 2 and 11. The coverage ``c_i`` is the sum of the weights of
-    ``h_i`` at all earlier decoding steps. The matrices W and the vectors v, w_c and b are learned.
-
-    Args:
-        query_dim: Dimension of the decoder states.
-        key_dim: Dimension of the encoder states.
-        attention_dim: Dimension of the hidden layer, that is of ``W_h h_i`` and ``W_s s_t``.
-        has_coverage: True to include ``w_c c_i``. The decoding steps are then computed one after
-            the other; without coverage, all at once.
+    ``h_i`` at all earlier decoding steps. With ``has_coverage``, steps are computed one after the
+    other.
     """
 
     def __init__(
@@ -135,8 +111,6 @@ class CoverageAttention(nn.Module):
     ) -> tuple[Tensor, Optional[Tensor]]:
         """Compute the attention weights of T decoder states for S encoder states.
 
-        The coverage of an encoder state is the sum of its weights at all earlier decoding steps.
-
         Args:
             queries: [B, T, query_dim] decoder states.
             keys: [B, S, attention_dim], see :meth:`project`.
@@ -145,7 +119,7 @@ class CoverageAttention(nn.Module):
 
         Returns:
             Weights [B, T, S] float32; and the coverages [B, T + 1, S] float32 before each step and
-                after the last step, or None if ``has_coverage`` is False.
+                after the last step, or None without coverage.
         """
         queries = self.query_proj(queries).unsqueeze(2)  # [B, T, 1, A]
         keys = keys.unsqueeze(1)  # [B, 1, S, A]

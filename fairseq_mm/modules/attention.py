@@ -26,16 +26,11 @@ def merge_heads(x: Tensor) -> Tensor:
 def attention_weights(
     query: Tensor, key: Tensor, attention_mask: Optional[Tensor] = None
 ) -> Tensor:
-    """Compute attention weights ``softmax(query key^T / sqrt(head_dim))``.
+    """Compute attention weights ``softmax(query key^T / sqrt(head_dim))``, [..., T, S].
 
-    The softmax is computed in float32; the result [..., T, S] has the dtype of the query.
-
-    Args:
-        query: [..., T, head_dim].
-        key: [..., S, head_dim].
-        attention_mask: Tensor that broadcasts to [..., T, S]. A bool mask is True where a query may
-            attend, at least at one key. Numbers, such as ``-inf``, are added to the scores. None to
-            attend everywhere.
+    The softmax is computed in float32; the result has the dtype of the query [..., T, head_dim].
+    ``attention_mask`` broadcasts to [..., T, S]: bool, True where a query may attend, or numbers,
+    such as ``-inf``, that are added to the scores.
     """
     # The product is in the dtype of the keys, as in the fused kernels, but the softmax in float32,
     # so that weights agree with :func:`attend`.
@@ -58,9 +53,8 @@ def attend(
 ) -> Tensor:
     """Return the means [..., T, head_dim] of ``value`` [..., S, head_dim], weighted by attention.
 
-    See :func:`attention_weights` for the weights and the other arguments. ``dropout`` is the
-    dropout rate of the weights; callers pass 0 in evaluation. Keys and values in half precision
-    may belong to a query in float32; the result has the dtype of the query.
+    See :func:`attention_weights`. Keys and values in half precision may belong to a query in
+    float32; the result has the dtype of the query. Callers pass a ``dropout`` of 0 in evaluation.
     """
     if key.dtype != query.dtype:
         weights = F.dropout(attention_weights(query, key, attention_mask), dropout)
@@ -71,10 +65,7 @@ def attend(
 
 
 def attend_causally(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-    """Compute :func:`attend` with a causal mask: query t attends to the keys 0 to t.
-
-    All arguments are [..., T, head_dim].
-    """
+    """Compute :func:`attend` with a causal mask: query t attends to the keys 0 to t."""
     # A function of its own, because the fused kernels are faster without a mask.
     return F.scaled_dot_product_attention(query, key, value, is_causal=True)
 
@@ -85,14 +76,9 @@ class SourceAttention(nn.Module):
         q = query(hidden(u) + e)
         u <- u + out(softmax(q k / sqrt(head_dim)) v)
 
-    where ``hidden``, ``query`` and ``out`` are linear layers, e is the embedding of the decoder's
-    input word, and k and v are keys and values projected from the source. Gehring et al. 2017,
-    section 3.3, with the weight-normalised projections of Fan et al. 2018's released code.
-
-    Args:
-        hidden_dim: Dimension of the state u.
-        embed_dim: Dimension of word embeddings, queries, keys and values.
-        dropout: Dropout of the layer's input; the scale of the initial weights depends on it.
+    where e is the embedding of the decoder's input word. Gehring et al. 2017, section 3.3, with the
+    weight-normalised projections of Fan et al. 2018's released code. The scale of the initial
+    weights depends on the ``dropout`` of the layer's input.
     """
 
     def __init__(self, hidden_dim: int, embed_dim: int, num_heads: int, *, dropout: float) -> None:
@@ -106,7 +92,6 @@ class SourceAttention(nn.Module):
         self.num_heads = num_heads
 
     def project_source(self, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-        """Project the source to the keys and values of this layer, see :func:`project_sources`."""
         return project_sources([self], keys, values)[0]
 
     def forward(
@@ -117,18 +102,15 @@ class SourceAttention(nn.Module):
         valid_mask: Optional[Tensor] = None,
         trace: Optional[list[Tensor]] = None,
     ) -> Tensor:
-        """Attend from each position of the target to the source.
+        """Attend from each position of the target to the source: returns new states [B, T,
+        hidden_dim].
 
         Args:
             hidden: [B, T, hidden_dim] states of the decoder layer.
             embedding: [B, T, embed_dim] embeddings of the target's words.
-            source: Result of :meth:`project_source`.
+            source: Keys and values, see :func:`project_sources`.
             valid_mask: [B, 1, 1, S] bool, False at padding of the source; None for no padding.
-            trace: List to which the attention weights [B, heads, T, S] are appended; None to
-                compute none.
-
-        Returns:
-            The new states, [B, T, hidden_dim].
+            trace: List to which the attention weights [B, heads, T, S] are appended.
         """
         B, T, _ = hidden.shape
         keys, values = source
@@ -151,11 +133,7 @@ class SourceAttention(nn.Module):
         source: tuple[Tensor, Tensor],
         valid_mask: Optional[Tensor] = None,
     ) -> Tensor:
-        """Compute :meth:`forward` for the newest position of the target only.
-
-        ``hidden`` and the result are [B, hidden_dim], ``embedding`` is [B, embed_dim]. ``source``
-        and ``valid_mask`` are the same as in :meth:`forward`.
-        """
+        """Compute :meth:`forward` for the newest position only: [B, hidden_dim]."""
         return self(hidden.unsqueeze(1), embedding.unsqueeze(1), source, valid_mask).squeeze(1)
 
 
@@ -164,12 +142,8 @@ def project_sources(
 ) -> list[tuple[Tensor, Tensor]]:
     """Project the encoder's output to the keys and values of each layer, in two matrix products.
 
-    Keys and values are [B, heads, S, embed_dim / heads] each.
-
-    Args:
-        layers: Layers of the same sizes.
-        keys: [B, S, embed_dim] output of the encoder's last layer.
-        values: [B, S, embed_dim] sum of ``keys`` and the embeddings of the source.
+    Keys and values are [B, heads, S, embed_dim / heads] each. ``keys`` [B, S, embed_dim] is the
+    output of the encoder's last layer, ``values`` its sum with the embeddings of the source.
     """
     B, S, _ = keys.shape
     projected = []

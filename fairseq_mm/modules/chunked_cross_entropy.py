@@ -68,20 +68,13 @@ class _Problem:
         self.smoothing = smoothing
         # Sums over a vocabulary or over chunks would lose most of their terms in half precision.
         self.sum_dtype = torch.promote_types(dtype, torch.float32)
-        V = len(weight)
-        # A target outside the vocabulary is inside no tile and would go unnoticed without
-        # gradients. On a GPU, the check would wait for the device.
-        if target.device.type == "cpu" and len(target):
-            low, high = int(target.min()), int(target.max())
-            if low < 0 or high >= V:
-                raise IndexError(f"`target` must be in 0 to {V - 1}, but has {low} to {high}.")
 
     def logits(
         self, features: Tensor, start: int, end: int, *, out: Optional[Tensor] = None
     ) -> Tensor:
         """Compute the logits [rows, end - start] of the vocabulary entries from ``start`` on.
 
-        The logits are rounded as by ``F.linear``, and written to ``out`` if it is not None.
+        They are rounded as by ``F.linear``, and written to ``out`` if it is not None.
         """
         weight = self.weight[start:end].t()
         if self.bias is None:
@@ -93,8 +86,7 @@ class _Problem:
     def losses(self, normalizer: Tensor, target_logit: Tensor) -> tuple[Tensor, Tensor]:
         """Return the sums of the loss and of the negative log-likelihood over all rows.
 
-        ``normalizer`` is the logsumexp of each row's logits, ``target_logit`` the logit of each
-        row's target.
+        ``normalizer`` is the logsumexp of each row's logits.
         """
         nll = (normalizer - target_logit).sum()
         if not self.smoothing:
@@ -110,11 +102,7 @@ class _Problem:
         return (1 - self.smoothing) * nll + self.smoothing * uniform, nll
 
     def spread(self, grad_features: Tensor, like: Tensor) -> Tensor:
-        """Return the gradients of the features of all rows, with the shape and dtype of ``like``.
-
-        ``grad_features`` has the gradients of the rows that are not ignored; ignored rows get
-        zeros.
-        """
+        """Return gradients with the shape and dtype of ``like``; ignored rows get zeros."""
         if self.rows is None:
             return grad_features.to(like.dtype)
         spread = like.new_zeros(like.shape)
@@ -142,10 +130,7 @@ def _target_in(target: Tensor, start: int, end: int) -> tuple[Tensor, Tensor]:
 
 
 class _Tiles:
-    """Tiles (ranges of vocabulary entries) in which the logits of a chunk of rows are computed.
-
-    Holds also the memory for the logits, which all chunks share.
-    """
+    """Ranges of vocabulary entries, and the memory for their logits, which all chunks share."""
 
     def __init__(self, problem: _Problem, num_rows: int, *, keeps: bool, is_whole: bool) -> None:
         V = len(problem.weight)
@@ -161,25 +146,18 @@ class _Tiles:
             self.wide = problem.features.new_empty(num_rows * columns, dtype=sum_dtype)
 
     def product_memory(self, num_rows: int, start: int, end: int) -> Tensor:
-        """Return a view [num_rows, end - start] of the memory that holds a tile's logits.
-
-        The tile covers the vocabulary entries ``start`` to ``end - 1``.
-        """
+        """Return a view [num_rows, end - start] of the memory that holds a tile's logits."""
         first = num_rows * start if self.keeps else 0
         return self.memory[first : first + num_rows * (end - start)].view(num_rows, end - start)
 
     def widened(self, logits: Tensor) -> Tensor:
-        """Convert logits to the dtype of the softmax; the caller may overwrite the result."""
         if self.wide is None:
             return logits
         return self.wide[: logits.numel()].view(logits.shape).copy_(logits)
 
 
 class _Chunk:
-    """Softmax over the vocabulary for a chunk of rows, computed tile by tile.
-
-    ``needs_features`` is True to compute the gradient of the features as well.
-    """
+    """Softmax over the vocabulary for a chunk of rows, computed tile by tile."""
 
     def __init__(
         self, problem: _Problem, rows: slice, tiles: _Tiles, *, needs_features: bool
@@ -224,10 +202,11 @@ class _Chunk:
     def add_weight_gradient(
         self, grad_weight: Optional[Tensor], grad_bias: Optional[Tensor], *, beta: int
     ) -> None:
-        """Add this chunk's gradients to ``grad_weight`` [V, E] and ``grad_bias`` [V].
+        """Add this chunk's gradients to ``grad_weight`` [V, E] and ``grad_bias`` [V]; overwrite
+        with beta 0.
 
-        The term ``-s / V`` of label smoothing s is left out, because :class:`_InForward` adds it
-        for all chunks at once. ``beta`` is 1 to add, 0 to overwrite.
+        The term ``-s / V`` of label smoothing is left out, because :class:`_InForward` adds it for
+        all chunks at once.
         """
         features, dtype = self.features, self.problem.sum_dtype
         R = len(features)
@@ -294,14 +273,12 @@ def _add_product(result: Tensor, first: Tensor, second: Tensor, *, beta: int = 1
 
 
 def _is_whole(device: torch.device) -> bool:
-    """Return True if a chunk is computed at once, and not in tiles."""
     return device.type != "cpu"
 
 
 def _chunks(
     problem: _Problem, chunk_bytes: int, *, needs_features: bool, keeps: bool
 ) -> Iterator[tuple[slice, Union[_Chunk, _WholeChunk]]]:
-    """Yield for each chunk the slice of its rows, and its softmax."""
     N, V = len(problem.features), len(problem.weight)
     is_whole = _is_whole(problem.weight.device)
     size = problem.features.element_size()
@@ -469,9 +446,8 @@ def chunked_cross_entropy(
 
     The rows are processed in chunks, so that the logits of all rows are never in memory at once.
     The matrix products have the dtype that autocast gives ``F.linear``. The softmax and all sums
-    over chunks are in float32 at least. Ignored rows are left out of the computation. The forward
-    pass also computes the gradients that are needed, with one more matrix product for ``features``
-    and one for ``weight``. The backward pass can run only once, and not with ``create_graph``.
+    over chunks are in float32 at least. The forward pass also computes the gradients that are
+    needed. The backward pass can run only once, and not with ``create_graph``.
 
     Args:
         features: [N, E] inputs of the output layer.
@@ -486,9 +462,6 @@ def chunked_cross_entropy(
     Returns:
         The sum of the losses in float32 (float64 for float64 inputs), and the same sum without
             label smoothing, which has no gradient.
-
-    Raises:
-        IndexError: if a target is not in 0 to V - 1 (on a CPU; CUDA raises its own error).
     """
     # a product of one element finds the dtype that autocast chooses, and raises F.linear's errors
     with torch.no_grad():

@@ -11,18 +11,10 @@ SCALE = 8.0
 class GatedFusion(nn.Module):
     """Fusion that adds gated information from one modality, y, to the other modality, x:
 
-        S = softmax(x W_a y^T / 8)       over the elements of y
-        y~ = S y
-        g = sigmoid(W_f [x; y~])
-        x <- ReLU(x + W [x; (W_m y~ + b_m) * g] + b)
-
-    S has the attention weights, y~ the attended elements of y, and g is the forget gate. The
-    matrices W and biases b are learned. The scale 8 follows the released code of Liu et al.
-    2020.
-
-    Args:
-        dim: Dimension of x.
-        other_dim: Dimension of y.
+    S = softmax(x W_a y^T / 8)       over the elements of y
+    y~ = S y
+    g = sigmoid(W_f [x; y~])
+    x <- ReLU(x + W [x; (W_m y~ + b_m) * g] + b)
     """
 
     def __init__(self, dim: int, other_dim: int) -> None:
@@ -33,10 +25,10 @@ class GatedFusion(nn.Module):
         self.output_proj = nn.Linear(dim + other_dim, dim)
 
     def forward(self, x: Tensor, other: Tensor, other_padding_mask: Tensor) -> Tensor:
-        """Fuse the sequence ``other`` [B, M, other_dim] into x [B, N, dim].
+        """Fuse ``other`` [B, M, other_dim] into x [B, N, dim]; the shape of x does not change.
 
         ``other_padding_mask`` is [B, M] bool, True at padding; at least one element of each row is
-        real. The result has the shape of x.
+        real.
         """
         # scaled before the product, which could overflow in float16
         scores = torch.matmul(self.query_proj(x) / SCALE, other.transpose(1, 2)).float()
@@ -48,10 +40,7 @@ class GatedFusion(nn.Module):
 
 
 class CrossFusion(nn.Module):
-    """Two :class:`GatedFusion`: of video into text, then of the fused text into video.
-
-    This is the cross fusion block with forget gates of Liu et al. 2020, section 3.2.
-    """
+    """Two :class:`GatedFusion`: of video into text, then of the fused text into video."""
 
     def __init__(self, text_dim: int, video_dim: int) -> None:
         super().__init__()
@@ -63,8 +52,7 @@ class CrossFusion(nn.Module):
     ) -> tuple[Tensor, Tensor]:
         """Fuse text [B, S, text_dim] and video [B, M, video_dim] into each other.
 
-        The shapes do not change; both results are zero at padding. The masks are [B, S] and [B, M]
-        bool, True at padding.
+        The shapes do not change; both results are zero at padding, where the masks are True.
         """
         # The order of the stages follows the released code: the video is fused with the new text.
         text = self.text_fusion(text, video, video_padding_mask)

@@ -21,10 +21,7 @@ def keeps_all(order: Tensor, count: int) -> bool:
 
 
 def keeps_items(items: Tensor, new_order: Tensor) -> bool:
-    """Return True if every row keeps its item (example) when the rows ``new_order`` are selected.
-
-    ``items`` [R] is the index of each row's item.
-    """
+    """Return True if the selected rows ``new_order`` belong to the same items (examples)."""
     return len(items) == len(new_order) and torch.equal(items[new_order], items)
 
 
@@ -42,9 +39,9 @@ def select_rows(x: Any, order: Tensor) -> Any:
 def join_rows(x: Any, y: Any) -> Any:
     """Append the rows of every tensor in y to the tensor at the same place in x.
 
-    ``x`` and ``y`` are nested dicts, lists and tuples of the same structure. Two tensors may have
-    different sizes in their later dimensions, such as the number of source tokens. The smaller one
-    is then padded at its end: a mask with True, which stands for padding, and numbers with zeros.
+    ``x`` and ``y`` are nested dicts, lists and tuples of the same structure. If later dimensions
+    differ, such as the number of source tokens, the smaller tensor is padded at its end: a mask
+    with True, numbers with zeros.
     """
     if x is None:
         return None
@@ -68,9 +65,8 @@ def _pad_to(x: Tensor, sizes: list[int]) -> Tensor:
 def reorder_state(state: dict[str, Any], new_order: Tensor) -> dict[str, Any]:
     """Select rows (beams) of a decoder's state; copy tensors only if necessary.
 
-    Row i becomes the old row ``new_order[i]``. ``state["item"]`` [R] is the index of each row's
-    item (example), and ``state["past"]`` depends on the words of a row. All other tensors are equal
-    for all rows of an item.
+    ``state["item"]`` [R] is the index of each row's item (example), and ``state["past"]`` depends
+    on the words of a row. All other tensors are equal for all rows of an item.
     """
     keeps = keeps_items(state["item"], new_order)
     return {
@@ -96,11 +92,8 @@ def group_rows(rows: Tensor, num_items: int) -> tuple[Optional[Tensor], int]:
     """Choose which items (examples) to store, so that each has equally many rows (beams).
 
     Items without rows are dropped. If the remaining items have unequal numbers of rows, every row
-    gets its own copy of its item.
-
-    Args:
-        rows: [R] index of each row's item. The rows of an item are neighbours.
-        num_items: Number of items that are stored now.
+    gets its own copy of its item. ``rows`` [R] is the index of each row's item; the rows of an item
+    are neighbours.
 
     Returns:
         Indices of the items to store from now on, or None if the stored items do not change; and
@@ -118,12 +111,10 @@ class SentenceCache:
     """Cache of states, such as keys and values, of each row's current sentence during decoding.
 
     Rows may be at different positions. A new sentence overwrites the entries of the last sentence
-    from the first position on. Entries beyond a row's position are never visible, so the cost of a
-    step does not depend on earlier sentences.
+    from the first position on. Entries beyond a row's position are never visible.
 
     Args:
-        parts: Tensors [B, ..., capacity, dim], such as keys and values of every layer; capacity is
-            the number of positions that a row has room for.
+        parts: Tensors [B, ..., capacity, dim], such as keys and values of every layer.
         memory_length: Number of positions at the beginning that stay the same for a whole sentence,
             see :meth:`begin_memory`; 0 for none.
     """
@@ -145,13 +136,8 @@ class SentenceCache:
         capacity: int = FIRST_CAPACITY,
         memory_length: int = 0,
     ) -> "SentenceCache":
-        """Create a cache of zeros.
-
-        Args:
-            shapes: Shape (B, ..., dim) of each tensor of the cache, without the capacity.
-            like: Tensor with the dtype and device of the cache.
-            capacity: Initial number of positions of a row, after the memory.
-            memory_length: Number of positions of the memory of each row.
+        """Create a cache of zeros; ``shapes`` are (B, ..., dim) of its tensors, ``like`` has their
+        dtype.
         """
         total = memory_length + capacity
         parts = [like.new_zeros(*shape[:-1], total, shape[-1]) for shape in shapes]
@@ -162,10 +148,7 @@ class SentenceCache:
         return self.parts[0].size(-2)
 
     def reserve(self, positions: Tensor) -> None:
-        """Double the capacity of the cache until every row has room for an entry at its position.
-
-        ``positions`` [B] is the position of each row in its sentence, from 0.
-        """
+        """Double the capacity until every row has room for an entry at ``positions`` [B]."""
         needed = int(positions.max()) + 1
         self._num_used = needed
         while self.capacity < needed:
@@ -174,15 +157,9 @@ class SentenceCache:
             self.parts = [torch.cat([x, torch.zeros_like(x)], dim=-2) for x in self.parts]
 
     def write(self, part: int, values: Tensor, positions: Tensor) -> Tensor:
-        """Write the newest entries of one tensor of the cache.
+        """Write the newest entries [B, ..., dim] of one tensor at ``positions`` [B].
 
-        Args:
-            part: Index of the tensor in the cache, from 0.
-            values: [B, ..., dim] entry of each row.
-            positions: [B] position of each row's entry.
-
-        Returns:
-            The whole tensor, [B, ..., capacity, dim].
+        Returns the whole tensor, [B, ..., capacity, dim].
         """
         x = self.parts[part]
         rows = torch.arange(len(positions), device=positions.device)
@@ -196,10 +173,7 @@ class SentenceCache:
         return (places <= positions.unsqueeze(1))[:, None, None]
 
     def begin_memory(self, rows: Tensor) -> None:
-        """Note that the caller has written other entries to the memory of the rows ``rows`` [r].
-
-        The memory is the first ``memory_length`` positions.
-        """
+        """Note that the caller has written other entries to the memory of the rows ``rows`` [r]."""
         last = self._num_memories + len(rows)
         self._memories[rows] = torch.arange(self._num_memories, last, device=rows.device)
         self._num_memories = last
@@ -239,16 +213,8 @@ class BeamCache:
     neighbours. Every row attends to the tokens of all rows of its item, and a bias of ``-inf``
     hides the tokens of the other rows. Reordering the beams then changes only the bias; copying
     keys and values took 7 % of the time of BART with 5 beams. The drawback: if a row's keys or
-    values are not finite, all rows of its item become not finite.
-
-    Args:
-        num_heads: Number of heads of a layer.
-        head_dim: Dimension of a head.
-        num_items: Number of items B.
-        like: Tensor with the number of rows R (its first dimension), dtype and device of the cache.
-
-    Attributes:
-        length: Number of tokens that each row has so far.
+    values are not finite, all rows of its item become not finite. ``like`` has the number of rows,
+    the dtype and device of the cache; ``length`` is the number of tokens that each row has so far.
     """
 
     def __init__(
@@ -265,10 +231,7 @@ class BeamCache:
         self._newest = self._bias_of_newest()
 
     def add_position(self) -> None:
-        """Advance all rows to the next token.
-
-        Its key and value must then be written to each layer, by :meth:`write` or :meth:`attend`.
-        """
+        """Advance all rows to the next token, whose key and value must be written to each layer."""
         layers, items, heads, capacity, slots, head_dim = self._entries.shape
         if self.length == capacity:
             # Zeros, because the product of a weight 0 with a NaN of unused memory would be NaN.
@@ -280,16 +243,10 @@ class BeamCache:
         self.length += 1
 
     def write(self, layer: int, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
-        """Write the newest token's key and value in a layer.
+        """Write the newest token's keys and values [B, heads, beams, head_dim] in a layer.
 
-        Args:
-            key: [B, heads, beams, head_dim] key of the newest token of each row of each item.
-            value: [B, heads, beams, head_dim] value of the newest token of each row of each item.
-
-        Returns:
-            Keys and values [B, heads, tokens * slots, head_dim] of all tokens so far of all rows of
-                each item. ``slots`` is the number of rows of an item, or an earlier, larger number
-                if rows have been removed.
+        Returns keys and values [B, heads, tokens * slots, head_dim] of all tokens so far of all
+        rows of each item. ``slots`` is the number of rows of an item, or an earlier, larger number.
         """
         length = self.length
         keys, values = self._entries[2 * layer], self._entries[2 * layer + 1]
@@ -302,14 +259,7 @@ class BeamCache:
     ) -> Tensor:
         """Write the newest token's key and value in a layer, and attend to all tokens so far.
 
-        Args:
-            query: [R, heads * head_dim] query of each row, not scaled.
-            key: [R, heads * head_dim] key of the newest token of each row.
-            value: [R, heads * head_dim] value of the newest token of each row.
-            dropout: Dropout rate of the attention weights.
-
-        Returns:
-            [R, heads * head_dim] averages of the values.
+        All tensors are [R, heads * head_dim]; the query is not scaled.
         """
         _, items, heads, _, _, head_dim = self._entries.shape
         shape = (items, self.beams, heads, head_dim)
@@ -319,14 +269,11 @@ class BeamCache:
         return attended.transpose(1, 2).reshape(query.shape)
 
     def mask_bias(self, bias: Tensor) -> Tensor:
-        """Return the bias of the attention to the keys of :meth:`write`.
+        """Return the bias of the attention to the keys of :meth:`write`, from a bias [heads,
+        tokens].
 
-        Args:
-            bias: [heads, tokens] number that each head adds to the score of a token.
-
-        Returns:
-            [B, heads, beams, tokens * slots], ``-inf`` at the tokens of other rows, with the slots
-                of :meth:`write`; [1, heads, 1, tokens] if every item has one slot.
+        It is [B, heads, beams, tokens * slots], ``-inf`` at the tokens of other rows; [1, heads, 1,
+        tokens] if every item has one slot.
         """
         repeated = bias[None, :, None].repeat_interleave(self._entries.size(4), dim=-1)
         of_items = self._bias_of_items()
@@ -335,10 +282,8 @@ class BeamCache:
     def select(self, order: Tensor, items: Optional[Tensor], beams: int) -> None:
         """Select rows, as beam search does: the new row i is the old row ``order[i]``.
 
-        Args:
-            order: [R] index of the old row for each new row.
-            items: Index of the old item for each new item; None if all items stay.
-            beams: Number of rows of each new item.
+        ``items`` has the index of the old item for each new item; None if all items stay. ``beams``
+        is the number of rows of each new item.
         """
         before, self.beams = self.beams, beams
         self._bias = self._bias.index_select(0, order)
@@ -351,7 +296,6 @@ class BeamCache:
             self._newest = self._bias_of_newest()
 
     def _bias_of_newest(self) -> Tensor:
-        """Return the bias [R, slots] of each row for the newest tokens of all rows of its item."""
         slots = self._bias.size(2)
         own = torch.arange(len(self._bias), device=self._bias.device) % self.beams
         is_own = own.unsqueeze(1) == torch.arange(slots, device=own.device)
@@ -365,11 +309,7 @@ class BeamCache:
         return bias[..., : self.length * self._bias.size(2)]
 
     def _copy_to_rows(self, of_rows: Tensor) -> None:
-        """Copy keys and values so that each row stores its own tokens.
-
-        Args:
-            of_rows: [R] index of the old item of each row.
-        """
+        """Copy keys and values so that each row, of item ``of_rows`` [R], stores its own tokens."""
         layers, _, heads, capacity, _, head_dim = self._entries.shape
         length = self.length
         entries = self._entries.index_select(1, of_rows)[:, :, :, :length]

@@ -72,16 +72,12 @@ def normal_linear(input_dim: int, output_dim: int, std: float) -> nn.Linear:
 
 
 def grouped_linear(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    """Apply G linear maps: [G, N, inputs] -> [G, N, outputs].
-
-    ``weight`` is [G, outputs, inputs], ``bias`` [G, outputs].
-    """
+    """Apply G maps ``weight`` [G, outputs, inputs]: [G, N, inputs] -> [G, N, outputs]."""
     return torch.baddbmm(bias.unsqueeze(1), x, weight.transpose(1, 2))
 
 
 def float32_linear(layer: nn.Linear, x: Tensor) -> Tensor:
     """Compute a linear layer in float32, even under autocast."""
-    # For products that overflow, or lose too much precision, in half precision.
     bias = None if layer.bias is None else layer.bias.float()
     with torch.autocast(x.device.type, enabled=False):
         return F.linear(x.float(), layer.weight.float(), bias)
@@ -90,12 +86,8 @@ def float32_linear(layer: nn.Linear, x: Tensor) -> Tensor:
 class WeightNormalized(nn.Module):
     """Weight-normalised matrices with biases: each row is ``g v / |v|``.
 
-    The norm g and the direction v are learned for each row. Salimans, Kingma. Weight normalization.
-    NIPS 2016. https://arxiv.org/abs/1602.07868, equation 2.
-
-    Args:
-        shape: Shape of the matrices: ``(outputs, inputs)``, or ``(count, outputs, inputs)`` for
-            several matrices.
+    Salimans, Kingma. Weight normalization. NIPS 2016. https://arxiv.org/abs/1602.07868, equation 2.
+    ``shape`` is ``(outputs, inputs)``, or ``(count, outputs, inputs)`` for several matrices.
     """
 
     def __init__(self, *shape: int) -> None:
@@ -111,16 +103,10 @@ class WeightNormalized(nn.Module):
         """Sample normally distributed matrices with variance ``1 / inputs``; zero the biases."""
         nn.init.normal_(self.weight_v, std=self.weight_v.size(-1) ** -0.5)
         with torch.no_grad():
-            # g starts as the norm of v, so that the first matrix is v itself with its variance of
-            # 1/I.
             self.weight_g.copy_(self.weight_v.norm(dim=-1, keepdim=True))
         nn.init.zeros_(self.bias)
 
     def weight(self) -> Tensor:
-        """Return the normalised matrices with the dtype of the parameters.
-
-        Norms are computed in float32.
-        """
         return normalized(self.weight_v, self.weight_g) if self.folded is None else self.folded
 
     def fold(self) -> None:
@@ -148,13 +134,8 @@ def normalized(v: Tensor, g: Tensor) -> Tensor:
 class ContextWindow(nn.Module):
     """Linear map ``sum_i C^(i) x_i`` of the elements x_1, ..., x_length of a window of a sequence.
 
-    Args:
-        length: Number of elements of a window.
-        input_dim: Dimension of an element.
-        output_dim: Dimension of the result.
-
-    Attributes:
-        weight: [output_dim, length * input_dim] matrices C^(1), ..., C^(length), side by side.
+    ``weight`` [output_dim, length * input_dim] has the matrices C^(1), ..., C^(length) side by
+    side.
     """
 
     def __init__(self, length: int, input_dim: int, output_dim: int) -> None:
@@ -164,10 +145,7 @@ class ContextWindow(nn.Module):
         nn.init.xavier_uniform_(self.weight)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Compute the linear map of each of the T windows of x [B, T + length - 1, input_dim].
-
-        Returns [B, T, output_dim].
-        """
+        """Map each window of x: [B, T + length - 1, input_dim] -> [B, T, output_dim]."""
         T = x.size(1) - self.length + 1
         windows = torch.cat([x[:, i : i + T] for i in range(self.length)], dim=2)  # [B, T, L * I]
         return linear(windows, self.weight)
@@ -178,7 +156,5 @@ class ContextWindow(nn.Module):
         Returns a table [length, V, output_dim]. For a window of tokens t_1, t_2, ..., the sum of
         the entries [0, t_1], [1, t_2], ... equals :meth:`forward`.
         """
-        # The window is linear in its elements, so a table of V rows per position replaces the
-        # product at every decoding step by a sum of L rows.
         matrices = self.weight.view(self.weight.size(0), self.length, -1)  # [O, L, I]
         return torch.matmul(table, matrices.permute(1, 2, 0))

@@ -31,14 +31,8 @@ _RECOMPUTED_NUMBERS = 2**19
 def visible_past(num_times: int, strides: list[int], device: torch.device) -> Tensor:
     """Compute the mask [heads, T, 1 + T] of the keys that each of T steps may attend to.
 
-    Key 0 is the zero slot, a key and value of zeros that all steps see; key 1 + s belongs to step
-    s.
-
-    Args:
-        num_times: Number of steps, T.
-        strides: Stride of each head, or a single stride if all heads have the same; the mask then
-            has one head. With stride n, the steps 0, n, 2n, ... are keys of all later steps.
-        device: Device of the mask.
+    Key 0 is the zero slot, which all steps see; key 1 + s belongs to step s. With stride n of a
+    head, the steps 0, n, 2n, ... are keys of all later steps.
     """
     times = torch.arange(num_times, device=device)
     # Strictly before: as in the released code, a step does not see itself, so that a decoder can
@@ -51,9 +45,7 @@ def visible_past(num_times: int, strides: list[int], device: torch.device) -> Te
 def attend_to_past(query: Tensor, key: Tensor, value: Tensor, stride: int) -> Tensor:
     """Attend from each step t to the zero slot and to the steps 0, stride, 2 * stride, ... below t.
 
-    Steps are counted from the beginning of the text; no step attends to itself. The zero slot is a
-    key and value of zeros. ``query``, ``key``, ``value`` and the result are [B, heads, T,
-    head_dim].
+    All tensors are [B, heads, T, head_dim].
     """
     B, heads, T, A = query.shape
     # Ceiling division: the longest past of a head, and the zero slot.
@@ -76,11 +68,7 @@ def attend_to_past(query: Tensor, key: Tensor, value: Tensor, stride: int) -> Te
 def attend_at_all_scales(
     query: Tensor, key: Tensor, value: Tensor, strides: tuple[int, ...]
 ) -> Tensor:
-    """Compute :func:`attend_to_past` for heads of different strides by one call.
-
-    ``query``, ``key``, ``value`` and the result are [B, heads, T, head_dim]. ``strides`` has the
-    stride of each head.
-    """
+    """Compute :func:`attend_to_past` for heads of different strides by one call."""
     T = query.size(2)
     capacity = max(64, 1 << T.bit_length())  # a power of two, so that there are few tables
     bias = _past_bias(capacity, strides, query.dtype, query.device)[:, :T, : 1 + T]
@@ -93,12 +81,9 @@ def attend_at_all_scales(
 def _past_bias(
     capacity: int, strides: tuple[int, ...], dtype: torch.dtype, device: torch.device
 ) -> Tensor:
-    """Return the bias of attention scores: 0 where a step may attend to a key, else -inf.
+    """Return the bias [heads, capacity, capacity]: 0 where a step may attend to a key, else -inf.
 
-    The result is [heads, capacity, capacity], with one head per element of ``strides``. It has the
-    first ``capacity`` steps and the first ``capacity`` keys of :func:`visible_past`. PyTorch's
-    fused kernels need rows that begin at multiples of eight numbers, so ``capacity`` must be a
-    multiple of eight.
+    PyTorch's fused kernels need rows that begin at multiples of eight numbers.
     """
     mask = visible_past(capacity, list(strides), torch.device("cpu"))[:, :, :capacity]
     bias = torch.zeros(mask.shape, dtype=dtype).masked_fill(~mask, float("-inf"))
@@ -106,18 +91,13 @@ def _past_bias(
 
 
 class RowTimes:
-    """Numbers of earlier steps of rows that entered the batch at different steps.
-
-    Args:
-        times: [B] number of earlier steps of each row.
-    """
+    """Numbers of earlier steps [B] of rows that entered the batch at different steps."""
 
     def __init__(self, times: Tensor) -> None:
         self.times = times
         self._masks: dict[tuple[int, int], Tensor] = {}
 
     def count_keys(self, stride: int) -> Tensor:
-        """Return the number [B] of keys that each row sees, with the zero slot."""
         return 1 + torch.div(self.times + stride - 1, stride, rounding_mode="floor")
 
     def mask(self, stride: int, num_keys: int) -> Tensor:
@@ -131,11 +111,7 @@ class RowTimes:
 
 
 class KeyValueCache:
-    """Keys and values of one layer during decoding.
-
-    Args:
-        strides: Strides, in tokens, at which heads subsample the past.
-        num_heads: Number of heads of each stride.
+    """Keys and values of one layer during decoding; each stride has ``num_heads`` heads.
 
     Attributes:
         num_times: Number of cached steps of the longest row.
@@ -151,17 +127,13 @@ class KeyValueCache:
         self.scales: list[Tensor] = []
 
     def count_keys(self, scale: int) -> int:
-        """Return the number of cached keys of the stride ``strides[scale]``.
-
-        The key of zeros, which precedes the keys of the text, is counted as well.
-        """
+        """Return the number of cached keys of a stride, with the key of zeros."""
         return 1 + -(-self.num_times // self.strides[scale])
 
     def append(self, entries: Tensor, times: Optional[RowTimes] = None) -> None:
-        """Append keys and values [2, B, heads, head_dim] of the newest step.
+        """Append keys and values [2, B, heads, head_dim] of the newest step; heads of the first
+        stride first.
 
-        A head of stride n attends to every n-th step. Each stride has ``num_heads`` heads;
-        the heads of the first stride come first.
         ``times`` is None if all rows have equally many earlier steps.
         """
         if not self.scales:
@@ -225,9 +197,8 @@ class MultiScaleSelfAttention(nn.Module):
         embed_dim: Channels of queries, keys and values, divided between the heads.
         is_gated: True to compute queries, keys and values by networks of three layers with gated
             linear units between them; False for networks of one layer.
-        is_multi_scale: True to give each head its own networks and its own stride, the distance
-            between the positions that it sees. False if every head sees all earlier positions, and
-            the heads divide the channels of common networks.
+        is_multi_scale: True to give each head its own networks and its own stride. False if every
+            head sees all earlier positions, and the heads divide the channels of common networks.
     """
 
     def __init__(
@@ -268,8 +239,8 @@ class MultiScaleSelfAttention(nn.Module):
     def forward(self, x: Tensor, trace: Optional[list[Tensor]] = None) -> Tensor:
         """Compute the layer: [B, T, hidden_dim] -> [B, T, hidden_dim].
 
-        If the list ``trace`` is given, the attention weights [B, heads, T, 1 + T] are appended to
-        it. Key 0 is a key of zeros, key 1 + s belongs to step s.
+        The attention weights [B, heads, T, 1 + T] are appended to the list ``trace``, if it is
+        given.
         """
         B, T, _ = x.shape
         rows = linear(x, self.input_proj.weight, self.input_proj.bias).view(B * T, -1)  # [BT, 3 E]
@@ -300,7 +271,6 @@ class MultiScaleSelfAttention(nn.Module):
         return self._join(heads.transpose(1, 2).flatten(0, 1), x)
 
     def fold(self) -> None:
-        """Compute the matrices of the first layer once and store them; for inference only."""
         self.networks[0].fold()
         matrices = self.networks[0].weight()
         # Tensors of their own, because a part of a tensor cannot be packed.
@@ -318,11 +288,7 @@ class MultiScaleSelfAttention(nn.Module):
         return KeyValueCache(self.strides, self.num_heads // len(self.strides), self.head_dim)
 
     def step(self, x: Tensor, cache: KeyValueCache, times: Optional[RowTimes] = None) -> Tensor:
-        """Compute the layer at the newest step, [B, hidden_dim] -> [B, hidden_dim].
-
-        The keys and values of the step are appended to the cache. ``times`` is None if all rows
-        have equally many earlier steps.
-        """
+        """Compute the layer at the newest step, [B, hidden_dim], and append its keys and values."""
         rows = linear(x, self.input_proj.weight, self.input_proj.bias)
         weights = [network.weight() for network in self.networks]
         projected = self._project(rows, weights)  # [3, B, H, A]
@@ -347,8 +313,8 @@ class MultiScaleSelfAttention(nn.Module):
     def _project(self, rows: Tensor, weights: list[Tensor]) -> Tensor:
         """Compute queries, keys and values of N positions, [3, N, heads, head_dim].
 
-        ``rows`` [N, 3 * embed_dim] has the inputs of the networks that compute queries, keys and
-        values, side by side. ``weights`` are the matrices of ``self.networks``.
+        ``rows`` [N, 3 * embed_dim] has the inputs of their networks side by side, ``weights`` the
+        matrices of ``self.networks``.
         """
         N = rows.size(0)
         # Heads of a kind share their input, so their matrices make one wide product.
@@ -369,7 +335,6 @@ class MultiScaleSelfAttention(nn.Module):
         return maps.flatten(2, 3)
 
     def _join(self, heads: Tensor, x: Tensor) -> Tensor:
-        """Compute the layer's output from the heads' outputs [N, heads, head_dim] and input x."""
         if self.head_proj is not None:
             weight, bias = self.head_proj.weight(), self.head_proj.bias
             heads = grouped_linear(heads.transpose(0, 1), weight, bias).transpose(0, 1)
@@ -378,10 +343,8 @@ class MultiScaleSelfAttention(nn.Module):
 
     @staticmethod
     def _by_network(rows: Tensor, networks: int) -> Tensor:
-        """Split the channels among several small networks, such as one per head.
-
-        ``rows`` [groups, N, C] has the channels of ``networks / groups`` networks in each group,
-        one network after the other. Returns [networks, N, groups * C / networks].
+        """Split channels among small networks: [groups, N, C] -> [networks, N, groups * C /
+        networks].
         """
         G, B, _ = rows.shape
         return rows.view(G, B, networks // G, -1).transpose(1, 2).flatten(0, 1)

@@ -6,11 +6,7 @@ from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_
 
 
 def _pack(x: Tensor, padding_mask: Tensor, counts: Tensor) -> PackedSequence:
-    """Pack the elements of x [B, N, D] that are not padding, in the order of each row.
-
-    ``padding_mask`` is [B, N] bool, True at padding. ``counts`` [B] is the number of elements
-    without padding in each row, on the CPU.
-    """
+    """Pack the elements of x [B, N, D] that are not padding; ``counts`` [B] is on the CPU."""
     # PyTorch packs right-padded rows only, so the real elements are moved to the front. The sort
     # must be stable to keep their order.
     order = padding_mask.long().sort(dim=1, stable=True).indices
@@ -28,8 +24,8 @@ class PackedGRU(nn.Module):
     def forward(self, x: Tensor, padding_mask: Tensor) -> Tensor:
         """Encode x [B, N, input_dim] to [B, N, 2 * hidden_dim]; the output is zero at padding.
 
-        Forward states come before backward states. ``padding_mask`` is [B, N] bool, True at
-        padding, which may be anywhere in a row; at least one element of each row is real.
+        ``padding_mask`` is [B, N] bool, True at padding, which may be anywhere in a row; at least
+        one element of each row is real.
         """
         valid_mask = ~padding_mask
         # pack_padded_sequence wants lengths on the CPU: the only wait for a GPU
@@ -65,9 +61,7 @@ class SkippingLSTM(nn.Module):
         )
 
     def forward(self, x: Tensor, padding_mask: Tensor) -> Tensor:
-        """Encode x: [B, N, input_dim] -> [B, N, 2 * hidden_dim], forward before backward states.
-
-        ``padding_mask`` is [B, N] bool, True at missing elements; at least one element of each row
+        """Encode x: [B, N, input_dim] -> [B, N, 2 * hidden_dim]; at least one element of each row
         is real.
         """
         return self.with_last_states(x, padding_mask)[0]
@@ -77,8 +71,8 @@ class SkippingLSTM(nn.Module):
     ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
         """Return the output of :meth:`forward`, and the last states of the LSTM.
 
-        The last states are the hidden and cell state of each layer and direction after its last
-        real element, [2 * num_layers, B, hidden_dim] each.
+        The hidden and cell state of each layer and direction after its last real element are [2 *
+        num_layers, B, hidden_dim] each.
         """
         counts = (~padding_mask).sum(dim=1)
         # pack_padded_sequence wants lengths on the CPU: the only wait for a GPU

@@ -32,10 +32,6 @@ _ZERO_POINT = 128
 _ZERO_AND_HALF = torch.tensor(_ZERO_POINT + 0.5, dtype=torch.float32)
 # Divisor of a vector of zeros, which would be divided by zero.
 _SMALLEST_SCALE = 1e-30
-_OPERATORS = {
-    "mkldnn": ("_reorder_linear_weight", "_linear_pointwise"),
-    "onednn": ("qlinear_prepack", "qlinear_pointwise"),
-}
 
 
 class _Packed:
@@ -51,10 +47,6 @@ class _Packed:
         self._zeros: Any = None
 
     def multiply(self, rows: Tensor, bias: Optional[Tensor]) -> Tensor:
-        """Compute ``weight x + bias`` for each vector x of ``rows``.
-
-        ``rows`` is [..., inputs], the result [..., outputs].
-        """
         weight = self.weight()
         assert weight is not None  # the caller holds it
         # The counter of in-place changes, and the memory, which `weight.data = ...` replaces.
@@ -75,7 +67,6 @@ class _Packed:
         return out.mul_(largest) if bias is None else torch.addcmul(bias, out, largest)
 
     def _pack(self, weight: Tensor, num_rows: int) -> None:
-        """Copy the weight to the layout that suits products of ``num_rows`` vectors best."""
         if self.dtype == "int8":
             largest = weight.abs().amax(dim=1).clamp_(min=_SMALLEST_SCALE)
             self._scales = largest / _LARGEST_INT8
@@ -115,7 +106,6 @@ def _packs_bfloat16() -> bool:
 
 
 def is_autocast_on_cpu() -> bool:
-    """Return True if autocast is enabled for CPUs."""
     # A step of a story calls this 60 times; is_autocast_cpu_enabled takes four times as long.
     return torch.is_autocast_enabled("cpu")
 
@@ -125,7 +115,7 @@ _registry: dict[int, _Packed] = {}
 
 
 class _Forward:
-    """Replacement of a linear layer's method ``forward`` that uses :func:`packed_linear`."""
+    """Method ``forward`` of a linear layer that uses :func:`packed_linear`."""
 
     def __init__(self, layer: nn.Linear) -> None:
         self.layer = layer
@@ -137,37 +127,30 @@ class _Forward:
 
 
 def can_pack(dtype: str = "float32") -> bool:
-    """Return True if PyTorch can store weights of a dtype in the layout of oneDNN's matrix products
-    on this machine."""
-    library = "onednn" if dtype == "int8" else "mkldnn"
-    operators = getattr(torch.ops, library)
+    """Return True if PyTorch can pack weights of a dtype for oneDNN on this machine."""
     if not torch.backends.mkldnn.is_available():
-        return False
-    if not all(hasattr(operators, name) for name in _OPERATORS[library]):
         return False
     if dtype == "bfloat16":
         return _packs_bfloat16()
-    return dtype != "int8" or _multiplies_integers_exactly()
+    has_int8 = hasattr(torch.ops.onednn, "qlinear_pointwise")
+    return dtype != "int8" or (has_int8 and _multiplies_integers_exactly())
 
 
 def pack_weights(model: nn.Module, dtype: str = "float32") -> None:
-    """Let the linear maps of a model that generates use packed weights.
+    """Let the linear maps of a model that generates, and is not trained afterwards, use packed
+    weights.
 
-    This applies to the linear layers of the model and to the function
-    :func:`fairseq_mm.modules.linear.linear`, for float32 weights on a CPU while no gradients are
-    computed. With ``float32``, results differ from unpacked weights by rounding.
-
-    Args:
-        model: Model in evaluation mode, which is not trained afterwards.
-        dtype: Type of the packed weights: ``float32``, ``bfloat16`` or ``int8``.
+    This applies to linear layers and to :func:`fairseq_mm.modules.linear.linear`, for float32
+    weights on a CPU while no gradients are computed. ``dtype`` is ``float32``, with which results
+    differ by rounding, ``bfloat16`` or ``int8``.
     """
     if dtype != "float32":
         devices = {weight.device.type for weight in model.parameters()} - {"cpu"}
         if devices or not can_pack(dtype):
             processors = {"bfloat16": "AVX-512 or avx_ne_convert", "int8": "VNNI or AMX"}
             raise UserError(
-                f"`weights_dtype` {dtype} needs operators of oneDNN, which PyTorch 2.1 or newer "
-                f"has, a processor with {processors[dtype]}, and the device cpu."
+                f"`weights_dtype` {dtype} needs PyTorch with oneDNN, a processor with "
+                f"{processors[dtype]}, and the device cpu."
             )
     elif not can_pack():
         return
@@ -201,15 +184,11 @@ def _multiplies_bfloat16() -> bool:
 
 
 def shrink_cached(x: Tensor, weight: Tensor) -> Tensor:
-    """Return keys or values in the type in which a decoder keeps them.
+    """Return keys or values x in the type in which a decoder keeps them.
 
-    It is bfloat16 if the matrix that has computed them is packed in bfloat16 or int8, and the
-    processor has instructions for bfloat16; otherwise x is returned as it is. Attention to keys and
-    values in float32 took 31 % of the time of BART in int8, and in bfloat16 half as long.
-
-    Args:
-        x: Keys, values, or an empty tensor like them, of any shape.
-        weight: Matrix of the linear map that computes them.
+    It is bfloat16 if their matrix ``weight`` is packed in bfloat16 or int8, and the processor has
+    instructions for bfloat16. Attention to keys and values in float32 took 31 % of the time of BART
+    in int8, and in bfloat16 half as long.
     """
     packed = _registry.get(id(weight))
     if (
@@ -238,9 +217,8 @@ def _can_multiply(x: Tensor, weight: Tensor) -> bool:
 def packed_linear(x: Tensor, weight: Tensor, bias: Optional[Tensor]) -> Optional[Tensor]:
     """Compute ``weight x + bias`` [..., outputs] of x [..., inputs], with the packed weight.
 
-    Returns None if :func:`pack_weights` has not packed this weight; if x is not float32 on a CPU;
-    if gradients or autocast are enabled; or if x is a single vector for which the packed product is
-    not faster. The caller then computes the product itself.
+    Returns None if the weight is not packed or x does not allow it; the caller then computes the
+    product itself.
     """
     packed = _registry.get(id(weight))
     if packed is None or not _can_multiply(x, weight):

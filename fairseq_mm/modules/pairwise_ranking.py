@@ -13,12 +13,8 @@ from torch import Tensor
 
 
 class RankingLoss(NamedTuple):
-    """Loss of a batch, two float32 scalars.
-
-    Attributes:
-        loss: Sum of the losses of all pairs, over negative sentences and negative images.
-        collapsed: Loss that the batch would have if all embeddings were equal. In the ranking loss,
-            each comparison with a negative would then cost the margin.
+    """Loss of a batch: the sum over all pairs, and the sum if all embeddings were equal
+    (``collapsed``).
     """
 
     loss: Tensor
@@ -45,14 +41,10 @@ def pairwise_ranking_loss(
         images: [B, K] embedding x of each pair's image.
         sentences: [B, K] embedding v of each pair's sentence.
         is_negative: [B, C] bool, True if candidate k is a negative of the pair.
-        margin: Margin between the score of a pair and the scores of its negatives.
         negatives: ``sum`` for the sum over all negatives; ``max`` for only the hardest negative
             sentence and the hardest negative image of each pair.
         all_images: [C, K] embeddings x_k of the candidates; None for ``images``.
         all_sentences: [C, K] embeddings v_k of the candidates; None for ``sentences``.
-
-    Returns:
-        Loss of the batch; zero if there are no negatives.
     """
     true_scores, candidate_scores = _compute_scores(images, sentences, all_images, all_sentences)
     loss = true_scores.new_zeros(())
@@ -84,20 +76,9 @@ def info_nce_loss(
 
         - log(e(x, v) / (e(x, v) + sum_k e(x, v_k))) - log(e(x, v) / (e(x, v) + sum_k e(x_k, v)))
 
-    where e(x, v) is exp(s(x, v) / temperature) and s is the inner product. The first term is the
-    cross-entropy of the pair's sentence among the sentences, the second of its image among the
-    images.
-
-    Args:
-        images: [B, K] embedding x of each pair's image.
-        sentences: [B, K] embedding v of each pair's sentence.
-        is_negative: [B, C] bool, True if candidate k is a negative of the pair.
-        temperature: Number above 0, or a scalar tensor if the temperature is trained.
-        all_images: [C, K] embeddings x_k of the candidates; None for ``images``.
-        all_sentences: [C, K] embeddings v_k of the candidates; None for ``sentences``.
-
-    Returns:
-        Loss of the batch; zero if there are no negatives.
+    where e(x, v) is exp(s(x, v) / temperature) and s is the inner product. See
+    :func:`pairwise_ranking_loss` for the arguments; ``temperature`` is a scalar tensor if it is
+    trained.
     """
     true_scores, candidate_scores = _compute_scores(images, sentences, all_images, all_sentences)
     true_logits = true_scores / temperature  # [B, 1]
@@ -118,7 +99,6 @@ def _compute_scores(
     all_images: Optional[Tensor],
     all_sentences: Optional[Tensor],
 ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
-    """Return the scores [B, 1] of B pairs, and two score matrices [B, C] with the candidates."""
     # Half precision resolves a cosine near 1 to 0.0005 (float16) or 0.004 (bfloat16), which is
     # coarse against a margin of 0.2.
     images, sentences = images.float(), sentences.float()

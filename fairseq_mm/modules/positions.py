@@ -8,16 +8,11 @@ from torch import Tensor, nn
 
 
 def sinusoids(positions: Tensor, dim: int, *, interleaved: bool = True) -> Tensor:
-    """Encode positions by sines and cosines (Vaswani et al. 2017, section 3.5).
+    """Encode positions [...] by sines and cosines: [..., dim] float32 (Vaswani et al. 2017, section
+    3.5).
 
-    Args:
-        positions: Tensor of positions, of any shape.
-        dim: Dimension of the encodings, an even number.
-        interleaved: True to put sine and cosine of each frequency side by side; False to put all
-            sines first, as in Dai et al. 2019.
-
-    Returns:
-        [..., dim] float32, an encoding for each position.
+    With ``interleaved``, sine and cosine of each frequency are side by side; otherwise all sines
+    come first, as in Dai et al. 2019.
     """
     # In half precision large positions would be equal: the numbers of bfloat16 at 1000 are 4 apart.
     exponents = torch.arange(0, dim, 2, device=positions.device, dtype=torch.float32) / dim
@@ -30,15 +25,8 @@ def sinusoids(positions: Tensor, dim: int, *, interleaved: bool = True) -> Tenso
 class PositionedEmbedding(nn.Module):
     """Sum of word embedding and learned position embedding.
 
-    Both are initialised with standard deviation 0.1. As in fairseq, the first real token has
-    position ``padding_idx + 1``: with ``padding_idx`` 1, a table of 1024 positions is enough for
-    texts of 1022 tokens. The vectors of padding are not zero.
-
-    Args:
-        num_types: Number of entries of the dictionary.
-        embed_dim: Dimension of the embeddings.
-        padding_idx: Index of padding in the dictionary.
-        table_rows: Number of rows of the table of position embeddings.
+    As in fairseq, the first real token has position ``padding_idx + 1``: with ``padding_idx`` 1, a
+    table of 1024 positions is enough for texts of 1022 tokens. The vectors of padding are not zero.
     """
 
     def __init__(self, num_types: int, embed_dim: int, padding_idx: int, table_rows: int) -> None:
@@ -60,10 +48,7 @@ class PositionedEmbedding(nn.Module):
         return self.tokens(tokens) + self.positions(positions)
 
     def step(self, tokens: Tensor, number: Union[int, Tensor]) -> Tensor:
-        """Embed each row's word at position ``number``, counted from 1: [B] -> [B, embed_dim].
-
-        ``number`` is the position of all rows, or the positions [B] of the rows.
-        """
+        """Embed each row's word at position ``number``, counted from 1: [B] -> [B, embed_dim]."""
         return self.tokens(tokens) + self.positions.weight[self.padding_idx + number]
 
     def max_positions(self) -> int:
@@ -71,16 +56,9 @@ class PositionedEmbedding(nn.Module):
 
 
 def sentence_positions(tokens: Tensor, separator: int) -> tuple[Tensor, Tensor]:
-    """Find the sentence of each token and its position in the sentence.
+    """Find the sentence of each token of a story [B, T], and its position in the sentence, from 0.
 
-    Args:
-        tokens: [B, T] input tokens of a story: a start token, then words. A separator is the start
-            token of the next sentence.
-        separator: Index of the separator in the dictionary.
-
-    Returns:
-        sentences: [B, T] index of each token's sentence, from 0.
-        positions: [B, T] position of each token in its sentence, 0 for the start token.
+    A separator is the start token of the next sentence.
     """
     is_start = tokens.eq(separator)
     is_start[:, 0] = False  # whatever the first token is, it starts sentence 0
@@ -93,17 +71,7 @@ def sentence_positions(tokens: Tensor, separator: int) -> tuple[Tensor, Tensor]:
 def next_positions(
     places: Optional[tuple[Tensor, Tensor]], tokens: Tensor, separator: int
 ) -> tuple[Tensor, Tensor]:
-    """Compute :func:`sentence_positions` one token at a time.
-
-    Args:
-        places: Result of this function for the previous tokens; None at the first step.
-        tokens: [B] new tokens.
-        separator: Index of the separator in the dictionary.
-
-    Returns:
-        For each new token, the index [B] of its sentence, from 0, and its position [B] in the
-            sentence.
-    """
+    """Compute :func:`sentence_positions` for new tokens [B]; ``places`` is None at first."""
     if places is None:
         return torch.zeros_like(tokens), torch.zeros_like(tokens)
     sentences, positions = places
@@ -112,12 +80,9 @@ def next_positions(
 
 
 def select_sentence_vectors(vectors: Tensor, sentences: Tensor) -> Tensor:
-    """Select for each token the vector of its sentence: returns [B, T, ...].
+    """Select for each token the vector of its sentence: [B, N, ...] -> [B, T, ...].
 
-    Args:
-        vectors: [B, N, ...] vectors of the first N sentences.
-        sentences: [B, T] index of each token's sentence; an index of N or more selects the last
-            vector.
+    An index [B, T] of N or more selects the last vector.
     """
     # Without constraints, a search may generate more separators than there are images.
     chosen = sentences.clamp(max=vectors.size(1) - 1)

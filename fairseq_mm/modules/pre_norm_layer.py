@@ -13,11 +13,7 @@ from fairseq_mm.modules.transformer_layer import FeedForward, SelfAttention
 
 
 class PreNormEncoderLayer(nn.Module):
-    """Pre-norm encoder layer: ``x + attention(norm(x))``, then ``x + feed_forward(norm(x))``.
-
-    ``dropout`` applies to the outputs of both sub-layers, to the attention weights, and inside the
-    feed-forward layer.
-    """
+    """Pre-norm encoder layer: ``x + attention(norm(x))``, then ``x + feed_forward(norm(x))``."""
 
     def __init__(self, dim: int, num_heads: int, inner_dim: int, dropout: float) -> None:
         super().__init__()
@@ -28,10 +24,7 @@ class PreNormEncoderLayer(nn.Module):
         self.dropout = dropout
 
     def forward(self, x: Tensor, padding_mask: Tensor) -> Tensor:
-        """Compute the layer: [B, N, dim] -> [B, N, dim].
-
-        ``padding_mask`` is [B, N] bool, True at padding; at least one element of each row is real.
-        """
+        """Compute the layer [B, N, dim]; ``padding_mask`` [B, N] is True at padding."""
         rate = self.dropout if self.training else 0.0
         parts = self.self_attention.project(self.self_attention_norm(x))
         attended = attend(*parts, ~padding_mask[:, None, None], dropout=rate)
@@ -71,18 +64,10 @@ class SourceAttention(nn.Module):
         dropout: float = 0.0,
         needs_weights: bool = False,
     ) -> tuple[Tensor, Optional[Tensor]]:
-        """Attend to a source.
+        """Attend from queries x [B, T, dim] to a source of N elements.
 
-        Args:
-            x: [B, T, dim] queries.
-            projected: Keys and values of the source, see :meth:`project`.
-            padding_mask: [B, N] bool, True at padding of the source.
-            dropout: Dropout rate of the attention weights; must be 0 with ``needs_weights``.
-            needs_weights: True to return the attention weights.
-
-        Returns:
-            The result [B, T, dim], and the mean weights [B, T, N] over the heads, or None without
-                ``needs_weights``.
+        Returns the result [B, T, dim], and the mean weights [B, T, N] over the heads, or None
+        without ``needs_weights``, with which ``dropout`` must be 0.
         """
         query = split_heads(self.query_proj(x), self.num_heads)
         attention_mask = ~padding_mask[:, None, None]
@@ -97,11 +82,9 @@ class SourceAttention(nn.Module):
 
 
 class LayerTrace(NamedTuple):
-    """Attention weights of a decoder layer.
+    """Attention weights of a decoder layer: [B, T, N] for each source, averaged over the heads.
 
-    Attributes:
-        weights: For each source, weights [B, T, N] of its N elements, averaged over the heads.
-        modality_weights: [B, T, sources] weights of the sources; None if there is only one source.
+    ``modality_weights`` [B, T, sources] are None if there is only one source.
     """
 
     weights: list[Tensor]
@@ -112,9 +95,7 @@ class PreNormDecoderLayer(nn.Module):
     """Pre-norm decoder layer: self-attention, attention to every source, feed-forward.
 
     If there are several sources, :class:`ModalityAttention` combines the results of attending to
-    each source. The attention to each source and the :class:`ModalityAttention` have the same
-    query, the normalised state of the decoder. ``dropout`` applies to the outputs of all
-    sub-layers, to the attention weights, and inside the feed-forward layer.
+    each source. Both levels have the same query, the normalised state of the decoder.
     """
 
     def __init__(
@@ -150,9 +131,8 @@ class PreNormDecoderLayer(nn.Module):
         past: Optional[tuple[Tensor, Tensor]] = None,
         needs_weights: bool = False,
     ) -> tuple[Tensor, tuple[Tensor, Tensor], Optional[LayerTrace]]:
-        """Compute the layer for new words.
-
-        A new word attends to all earlier words, to itself, and to the sources.
+        """Compute the layer for new words, which attend to all earlier words, themselves and the
+        sources.
 
         Args:
             x: [B, T, dim] states of the new words.
@@ -160,12 +140,10 @@ class PreNormDecoderLayer(nn.Module):
             padding_masks: [B, N] bool for each source, True at padding.
             past: Self-attention keys and values [B, heads, P, head_dim] of the P words before x;
                 None at the first words.
-            needs_weights: True to return attention weights.
 
         Returns:
-            The output [B, T, dim]; the self-attention keys and values [B, heads, P + T, head_dim]
-                of all words so far; and the attention weights of this layer for the sources, or
-                None without ``needs_weights``.
+            The output [B, T, dim]; the self-attention keys and values of all words so far; and the
+                attention weights for the sources, or None without ``needs_weights``.
         """
         rate = self.dropout if self.training else 0.0
         query, key, value = self.self_attention.project(self.self_attention_norm(x))

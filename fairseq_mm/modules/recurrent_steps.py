@@ -29,19 +29,9 @@ def step_lstm(
     bias_ih: Tensor,
     bias_hh: Tensor,
 ) -> tuple[Tensor, Tensor]:
-    """Compute one step of an LSTM, as ``nn.LSTMCell`` defines it.
+    """Compute one step of an LSTM, as ``nn.LSTMCell`` defines it, from x [B, inputs].
 
-    Args:
-        x: [B, inputs] input of the step.
-        hidden: [B, H] hidden state before the step.
-        cell: [B, H] cell state before the step.
-        weight_ih: [4 H, inputs] matrix of the input.
-        weight_hh: [4 H, H] matrix of the hidden state.
-        bias_ih: [4 H] bias of the input.
-        bias_hh: [4 H] bias of the hidden state.
-
-    Returns:
-        The new hidden state and cell state, [B, H] each.
+    Returns the new hidden state and cell state, [B, H] each.
     """
     gates = _packed_products(x, hidden, weight_ih, weight_hh, bias_ih, bias_hh)
     if gates is None:
@@ -52,10 +42,7 @@ def step_lstm(
 
 
 def step_gru(layer: Any, x: Tensor, hidden: Tensor) -> Tensor:
-    """Compute one step of a GRU: the new hidden state [B, H] of x [B, inputs] and hidden [B, H].
-
-    ``layer`` is an ``nn.GRUCell`` with biases.
-    """
+    """Compute one step of ``layer``, an ``nn.GRUCell`` with biases: the new hidden state [B, H]."""
     gates = _packed_products(
         x, hidden, layer.weight_ih, layer.weight_hh, layer.bias_ih, layer.bias_hh
     )
@@ -88,12 +75,7 @@ _SCALE, _SLOPE = 1.7159, 2 / 3
 
 
 class Activation(NamedTuple):
-    """Activation function of the recurrence, with its derivative.
-
-    Attributes:
-        apply_: Function that applies the activation to a tensor in place and returns it.
-        derivative: Function from the activation's value to its derivative.
-    """
+    """Activation function, computed in place, and its derivative as a function of its value."""
 
     apply_: Callable[[Tensor], Tensor]
     derivative: Callable[[Tensor], Tensor]
@@ -151,11 +133,8 @@ def simple_recurrence(
 ) -> Tensor:
     """Compute the states ``r(t) = f(U r(t-1) + w(t))``, [B, T, H] (Mao et al. 2015, equation 2).
 
-    Args:
-        inputs: [B, T, H] word vectors w(1), ..., w(T); the states have their dtype.
-        weight: [H, H] matrix U.
-        initial: [B, H] state r(0).
-        activation: Name of f in ``ACTIVATIONS``.
+    ``inputs`` [B, T, H] are the word vectors w(1), ..., w(T), ``weight`` is U, ``initial`` [B, H]
+    is r(0), and ``activation`` is the name of f.
     """
     dtype = inputs.dtype
     states = _SimpleRecurrence.apply(

@@ -11,9 +11,7 @@ from fairseq_mm.modules.positions import sinusoids
 
 
 class SegmentMemory(NamedTuple):
-    """Hidden states of the tokens of earlier segments (sentences).
-
-    A slot holds the hidden state of one token.
+    """Hidden states of the tokens of earlier segments (sentences), one per slot.
 
     Attributes:
         contents: For each layer, the states [B, slots, D]; [B, 1, D] stands for equal states in all
@@ -46,19 +44,10 @@ def remember(
     Args:
         memory: Memory before the segment.
         hidden: For each layer, the states [B, L, D] of the segment's tokens, right-padded.
-        lengths: [B] number of tokens of each row's segment, on the device of ``memory.ages`` and
-            ``memory.valid_mask``.
-        segment_length: Length to which shorter segments count as padded; longer segments are not
-            truncated.
-        memory_length: Maximum number of slots of the memory, l_M in the paper.
-
-    Returns:
-        The new memory.
+        lengths: [B] number of tokens of each row's segment, on the device of ``memory.ages``.
     """
     device = lengths.device
     ages = torch.arange(memory_length, 0, -1, device=device)
-    # A short sentence takes the room of a padded one, as in section 3.5.3; its padding is then
-    # invisible.
     spans = lengths.clamp(min=segment_length).unsqueeze(1)  # [B, 1] with padding
     places = spans - ages  # [B, M] in the segment; negative: before it
     # slot of each former age in the old memory; -1: none
@@ -80,7 +69,6 @@ def remember(
     index = index.clamp(min=0).to(hidden[0].device, non_blocking=True)
     contents = []
     for old, new in zip(memory.contents, hidden):
-        # The first memory has one slot that represents all equal slots.
         states = torch.cat([old.expand(-1, num_old, -1), new], dim=1)
         contents.append(states.gather(1, index.unsqueeze(-1).expand(-1, -1, new.size(-1))))
     return SegmentMemory(contents, ages[is_used], valid_mask[:, is_used])
@@ -102,11 +90,8 @@ class RelativeAttention(nn.Module):
 
     is the score of key k_j for query q_i, where R is a sinusoid of the distance, and u, v and W_R
     are learned. The queries belong to the current segment, the keys to the memory and the segment.
-    The weights are the softmax of A / sqrt(head_dim).
-
-    Args:
-        clamp_length: Maximum distance; larger distances count as this one.
-        dropout: Dropout of the distances' sinusoids.
+    The weights are the softmax of A / sqrt(head_dim). Distances above ``clamp_length`` count as
+    this one; ``dropout`` applies to the sinusoids.
     """
 
     def __init__(
@@ -140,7 +125,6 @@ class RelativeAttention(nn.Module):
         table = _encoded_distances(
             -(-count // 64) * 64, self.clamp_length, self.dim, weight.dtype, weight.device
         )
-        # Dropout of the sinusoids, not of the weights, as in Transformer-XL.
         keys = self.distance_proj(self.dropout(table[:count]))
         return keys.unflatten(-1, (self.num_heads, -1)).transpose(0, 1)
 
@@ -152,16 +136,14 @@ class RelativeAttention(nn.Module):
         distances: Tensor,
         attention_mask: Tensor,
     ) -> Tensor:
-        """Compute the attention weights [B, heads, L, K] of L queries for K keys.
-
-        The softmax is computed in float32.
+        """Compute the attention weights [B, heads, L, K] of L queries for K keys, in float32.
 
         Args:
             queries: [B, heads, L, head_dim].
             keys: [B, heads, K, head_dim].
             distance_keys: Result of :meth:`distance_keys`.
-            distances: [B or 1, L, K] distance from each key to each query, 0 to the number of
-                distance keys - 1; any of these numbers where ``attention_mask`` is False.
+            distances: [B or 1, L, K] distance from each key to each query, an index of the distance
+                keys also where ``attention_mask`` is False.
             attention_mask: [B or 1, L, K] bool, True where a query may attend.
         """
         content = torch.matmul(queries + self.content_bias.unsqueeze(1), keys.transpose(-1, -2))

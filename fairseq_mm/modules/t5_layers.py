@@ -24,16 +24,9 @@ def attend_unscaled(
 ) -> Tensor:
     """Compute ``softmax(query key^T + bias) value``, with the softmax in float32.
 
-    Args:
-        query: [B, heads, T, head_dim].
-        key: [B, heads, S, head_dim].
-        value: [B, heads, S, head_dim].
-        bias: Tensor that broadcasts to [B, heads, T, S] and is ``-inf`` at masked keys; each query
-            has at least one visible key. None for no bias.
-        dropout: Dropout rate of the attention weights.
-
-    Keys and values in half precision may belong to a query in float32; the result has the dtype of
-    the query.
+    Query is [B, heads, T, head_dim], key and value are [B, heads, S, head_dim]. ``bias`` broadcasts
+    to [B, heads, T, S] and is ``-inf`` at masked keys. Keys and values in half precision may belong
+    to a query in float32; the result has the dtype of the query.
     """
     is_half_on_cpu = query.dtype in _HALF and query.device.type == "cpu"
     is_mixed = key.dtype != query.dtype
@@ -57,8 +50,7 @@ def attend_unscaled(
 class T5Attention(nn.Module):
     """Multi-head attention without scaling and without biases (Raffel et al. 2020, section 2.1).
 
-    Args:
-        head_dim: Dimension of a head, which may differ from ``dim / num_heads``.
+    ``head_dim`` may differ from ``dim / num_heads``.
     """
 
     def __init__(self, dim: int, num_heads: int, head_dim: int, dropout: float) -> None:
@@ -167,17 +159,9 @@ def relative_buckets(
     """Compute the bucket of each distance between two tokens (Raffel et al. 2020, section 2.1).
 
     Half of the buckets hold one distance each. The others hold ranges that grow logarithmically up
-    to ``max_distance``; the last bucket also holds all larger distances.
-
-    Args:
-        offsets: Position of the key minus position of the query, of any shape.
-        bidirectional: True to use half of the buckets for keys after the query; False to treat keys
-            after the query as if they were at distance 0.
-        num_buckets: Number of buckets, even; a multiple of four with ``bidirectional``.
-        max_distance: Distance from which on all distances share a bucket.
-
-    Returns:
-        int64 tensor with the shape of ``offsets``, 0 to ``num_buckets - 1``.
+    to ``max_distance``; the last bucket also holds all larger distances. ``offsets`` [...] are key
+    minus query positions. With ``bidirectional``, half of the buckets are for keys after the query;
+    otherwise these count as distance 0.
     """
     if bidirectional:
         num_buckets //= 2
@@ -197,13 +181,7 @@ def relative_buckets(
 
 
 class RelativeBias(nn.Module):
-    """Learned attention bias for each head and each bucket of distances. All layers share it.
-
-    Args:
-        num_buckets: See :func:`relative_buckets`.
-        max_distance: See :func:`relative_buckets`.
-        bidirectional: True if a query may attend to keys after it.
-    """
+    """Learned attention bias for each head and each bucket of distances, for all layers."""
 
     def __init__(
         self, num_buckets: int, num_heads: int, *, max_distance: int, bidirectional: bool
@@ -214,7 +192,6 @@ class RelativeBias(nn.Module):
         self.bidirectional = bidirectional
 
     def _look_up(self, offsets: Tensor) -> Tensor:
-        """Return biases [heads, count] for differences [count] of key and query position."""
         buckets = relative_buckets(
             offsets,
             bidirectional=self.bidirectional,

@@ -9,10 +9,7 @@ from fairseq_mm.modules.attention import attend, merge_heads, split_heads
 
 
 class SelfAttention(nn.Module):
-    """Multi-head self-attention with dropout of the attention weights.
-
-    Vaswani et al. 2017, section 3.2.
-    """
+    """Multi-head self-attention (Vaswani et al. 2017, section 3.2)."""
 
     def __init__(self, dim: int, num_heads: int, dropout: float = 0.0) -> None:
         super().__init__()
@@ -38,7 +35,7 @@ class SelfAttention(nn.Module):
         """Attend within x: [B, T, dim] -> [B, T, dim].
 
         ``attention_mask`` is bool, broadcasts to [B, heads, T, T], and is True where a query may
-        attend; None if all queries may attend to all keys.
+        attend.
         """
         rate = self.dropout if self.training else 0.0
         return self.out_proj(merge_heads(attend(*self.project(x), attention_mask, dropout=rate)))
@@ -59,10 +56,8 @@ class FeedForward(nn.Module):
 
 
 class TransformerEncoderLayer(nn.Module):
-    """Self-attention and feed-forward layer, each with dropout, residual connection and norm.
-
-    ``dropout`` applies to the outputs of both sub-layers and inside the feed-forward layer,
-    ``attention_dropout`` to the attention weights.
+    """Self-attention and feed-forward layer, each with dropout, residual connection and norm
+    (post-norm).
     """
 
     def __init__(
@@ -76,11 +71,6 @@ class TransformerEncoderLayer(nn.Module):
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, x: Tensor, attention_mask: Optional[Tensor] = None) -> Tensor:
-        """Compute the layer, [B, T, dim] -> [B, T, dim].
-
-        ``attention_mask`` is described at :meth:`SelfAttention.forward`.
-        """
-        # Post-norm, the default of PyTorch's layers, which the code released for each model with
-        # this layer uses.
+        """Compute the layer [B, T, dim]; see :meth:`SelfAttention.forward` for the mask."""
         x = self.self_attention_norm(x + self.dropout(self.self_attention(x, attention_mask)))
         return self.feed_forward_norm(x + self.dropout(self.feed_forward(x)))

@@ -4,7 +4,6 @@ Yu, Dai, Liu, Fung. Vision Guided Generative Pre-trained Language Models for Mul
 Summarization. 2021, section 3.3, equations 4 to 13.
 """
 
-import logging
 from dataclasses import dataclass, field
 from typing import Optional
 
@@ -14,7 +13,6 @@ from torch import Tensor, nn
 
 from fairseq_mm.modules.attention import attend, attention_weights, merge_heads, split_heads
 
-logger = logging.getLogger(__name__)
 KINDS = ("dot_product", "dot_product_projected", "multi_head")
 
 
@@ -24,10 +22,7 @@ class FusionTrace:
 
     Attributes:
         weights: [B, heads, tokens, frames] attention weights; dot-product attention has one head.
-            The weights sum to 1 over the frames, or over the tokens if the fusion was built with
-            ``text_axis``.
-        gates: [B, tokens, channels] values of the forget gate; an empty list if the fusion has no
-            forget gate.
+        gates: [B, tokens, channels] values of the forget gate.
     """
 
     weights: list[Tensor] = field(default_factory=list)
@@ -37,9 +32,8 @@ class FusionTrace:
 class VideoFusion(nn.Module):
     """Fusion ``LayerNorm(text + dropout([text; O] W + b))`` (Yu et al. 2021, section 3.3).
 
-    O is the result of attending from the text to the frames of the video.
-
-    With text T [B, N, text_dim] and frames V [B, M, video_dim], biases left out, ``kind`` selects:
+    O is the result of attending from the text T [B, N, text_dim] to the frames V [B, M, video_dim].
+    Biases left out, ``kind`` selects:
 
     - ``dot_product``: ``A = softmax(T (V W1)^T)``, ``O = A V`` (equations 4 to 6).
     - ``dot_product_projected``: the same A, ``O = A V W1``.
@@ -56,28 +50,14 @@ class VideoFusion(nn.Module):
     gate need their own matrix W_o (``attention_out_proj``), because it mixes the heads before the
     elementwise product.
 
-    Keys have no bias if it would add the same number to all scores of a softmax.
-
     Args:
-        text_dim: Dimension of the text, which is also the dimension of the result.
-        video_dim: Dimension of the frames.
-        kind: One of ``KINDS``, see above.
-        common_dim: Dimension of queries, keys and values; only for ``multi_head``.
-        num_heads: Number of heads, a divisor of ``common_dim``; only for ``multi_head``.
-        forget_gate: True to multiply O by the forget gate F.
         dropout: Dropout of the term that is added to the text.
         identity_init: True to output ``text + mix * (fusion - text)`` with a learned number
             ``mix``, initially 0, so that a pretrained model starts unchanged.
         text_axis: True for a softmax over the text's tokens instead of the frames, as in the
             released code; only for the two dot-product kinds.
         gate_dropout: Dropout of the forget gate's values, as in the released code.
-        output_projection: True to have W_o if it cannot be part of another matrix; False for
-            checkpoints of earlier versions without W_o, where O is the concatenated output of the
-            heads.
-
-    Raises:
-        ValueError: if ``kind`` is unknown, ``num_heads`` does not divide ``common_dim``, or
-            ``text_axis`` is combined with ``multi_head``.
+        output_projection: False for no matrix W_o.
     """
 
     def __init__(
@@ -96,15 +76,7 @@ class VideoFusion(nn.Module):
         output_projection: bool = True,
     ) -> None:
         super().__init__()
-        if kind not in KINDS:
-            raise ValueError(f"`kind` must be one of {', '.join(KINDS)}, but is {kind!r} instead.")
         if kind == "multi_head":
-            if common_dim % num_heads:
-                raise ValueError(
-                    f"`num_heads` must divide `common_dim` ({common_dim}), but is {num_heads}."
-                )
-            if text_axis:
-                raise ValueError("`text_axis` must be False with multi_head, but is True instead.")
             self.query_proj = nn.Linear(text_dim, common_dim)
             self.key_proj = nn.Linear(video_dim, common_dim, bias=False)
             self.value_proj = nn.Linear(video_dim, common_dim)
@@ -132,12 +104,10 @@ class VideoFusion(nn.Module):
     def project(self, video: Tensor) -> tuple[Tensor, Tensor]:
         """Compute keys and values, which depend only on the video [B, M, video_dim].
 
-        Returns:
-            Keys and values. For ``multi_head``, both are [B, heads, M, common_dim / heads]. For the
-                dot-product kinds, keys are [B, M, text_dim], and values [B, M, C] are prepared for
-                the layer that follows the attention. Without a forget gate, they are already
-                multiplied by the part of W that belongs to O. With a forget gate, they are
-                concatenated with their product with the part of W_f that belongs to O.
+        For ``multi_head``, both are [B, heads, M, common_dim / heads]. For the dot-product kinds,
+        keys are [B, M, text_dim], and values [B, M, C] are prepared for the layer that follows the
+        attention: multiplied by the part of W that belongs to O or, with a forget gate,
+        concatenated with their product with the part of W_f that belongs to O.
         """
         keys = self.key_proj(video)
         if self.kind == "multi_head":
@@ -158,15 +128,10 @@ class VideoFusion(nn.Module):
         padding_mask: Optional[Tensor] = None,
         trace: Optional[FusionTrace] = None,
     ) -> Tensor:
-        """Fuse the frames into the text; the shape of the text does not change.
+        """Fuse the frames into the text [B, N, text_dim]; its shape does not change.
 
-        Args:
-            text: [B, N, text_dim].
-            projected: Result of :meth:`project`.
-            padding_mask: [B, M] bool, True at padding frames; at least one frame of each video is
-                real. None for no padding.
-            trace: Record to which attention weights and gate values are appended; None to record
-                nothing.
+        ``projected`` is the result of :meth:`project`. ``padding_mask`` is [B, M] bool, True at
+        padding frames. Attention weights and gate values are appended to ``trace``.
         """
         read = self._read(text, projected, padding_mask, trace)
         is_dot = self.kind != "multi_head"
@@ -189,27 +154,6 @@ class VideoFusion(nn.Module):
         # Equation 3 of the paper: residual connection, then layer norm.
         output = self.norm(text + self.dropout(fused))
         return output if self.mix is None else text + self.mix * (output - text)
-
-    def upgrade_state_dict_named(self, state_dict: dict[str, Tensor], name: str) -> None:
-        """Add ``attention_out_proj`` to a state dict of an earlier version, which lacks this layer.
-
-        The layer becomes the identity, so that the output does not change.
-
-        Args:
-            state_dict: Weights of the whole model, changed in place.
-            name: Name of this module in the model.
-        """
-        weight = f"{name}.attention_out_proj.weight"
-        values = state_dict.get(f"{name}.value_proj.weight")
-        if self.attention_out_proj is None or values is None or weight in state_dict:
-            return
-        identity = torch.eye(len(values), dtype=values.dtype, device=values.device)
-        state_dict[weight] = identity
-        state_dict[f"{name}.attention_out_proj.bias"] = torch.zeros_like(identity[0])
-        logger.info(
-            f"{name} was saved without an output projection of its heads, which is the identity "
-            "now; to resume its training with its optimizer: --fusion-output-projection off"
-        )
 
     def _read(
         self,

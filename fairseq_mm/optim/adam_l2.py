@@ -16,10 +16,10 @@ for a weight, L2 regularisation shrinks the weight by up to ``lr`` at each updat
 decay by ``lr * wd`` times its value.
 """
 
-import ast
+import contextlib
 import math
 from collections.abc import Callable, Collection, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, List, Optional
 
 import torch
@@ -29,6 +29,8 @@ from fairseq.optim.adam import FairseqAdam
 from omegaconf import II
 from torch import Tensor
 
+from fairseq_mm.compat.literals import parse_literal
+from fairseq_mm.compat.options import check_sizes, option
 from fairseq_mm.errors import UserError
 
 _HALF_PRECISION = (torch.float16, torch.bfloat16)
@@ -38,21 +40,14 @@ _MOST_ELEMENTS = 2**25
 
 @dataclass
 class AdamL2Config(FairseqDataclass):
-    adam_betas: Any = field(
-        default=(0.9, 0.999),
-        metadata={"help": "decay rates of the first and the second moment's running averages"},
+    adam_betas: Any = option(
+        (0.9, 0.999), "decay rates of the first and the second moment's running averages"
     )
-    adam_eps: float = field(
-        default=1e-8, metadata={"help": "constant added to the denominator of each update"}
+    adam_eps: float = option(1e-8, "constant added to the denominator of each update", above=0)
+    weight_decay: float = option(
+        0.0, "L2 penalty: this times each weight is added to its gradient", least=0
     )
-    weight_decay: float = field(
-        default=0.0,
-        metadata={"help": "L2 penalty: this times each weight is added to its gradient"},
-    )
-    amsgrad: bool = field(
-        default=False,
-        metadata={"help": "divide by the largest second moment so far (Reddi et al. 2018)"},
-    )
+    amsgrad: bool = option(False, "divide by the largest second moment so far (Reddi et al. 2018)")
     # fairseq builds a command-line parser from these types, and it does not support `list[float]`
     lr: List[float] = II("optimization.lr")  # noqa: UP006, RUF009
 
@@ -72,7 +67,7 @@ class FairseqAdamL2(FairseqAdam):
         lr = self.cfg.lr
         # fairseq gives one rate per epoch; the scheduler sets the later ones.
         rates = list(lr) if isinstance(lr, Collection) else [lr]
-        check_adam(self.cfg, rates)
+        check_sizes(AdamL2Config, self.cfg)
         return {
             "lr": rates[0],
             "betas": _betas(self.cfg.adam_betas),
@@ -82,33 +77,12 @@ class FairseqAdamL2(FairseqAdam):
         }
 
 
-def check_adam(cfg: Any, rates: Collection[float], *, added_lr: float = 0.0) -> None:
-    """Check the options that are numbers; ``rates`` are the learning rates of the epochs."""
-    for option, value in (
-        *(("--lr", rate) for rate in rates),
-        ("--added-lr", added_lr),
-        ("--weight-decay", cfg.weight_decay),
-        ("--adam-eps", cfg.adam_eps),
-    ):
-        # with an epsilon of 0, a zero gradient would divide 0 by 0
-        least = "above 0" if option == "--adam-eps" else "of 0 or more"
-        if not 0 <= value < math.inf or (value == 0 and least == "above 0"):
-            raise UserError(f"{option} must be a number {least}, but is {value}.")
-
-
 def _betas(value: Any) -> tuple[float, float]:
-    betas = value
-    if isinstance(value, str):
-        try:
-            # fairseq evaluates this option as Python; a literal is enough and runs no code.
-            betas = ast.literal_eval(value)
-        except (SyntaxError, ValueError):
-            betas = ()
-    if isinstance(betas, Collection) and not isinstance(betas, str):
-        betas = tuple(betas)
-        is_number = [isinstance(beta, (int, float)) and 0 <= beta < 1 for beta in betas]
-        if is_number == [True, True]:
-            return betas
+    # fairseq evaluates this option as Python; a literal is enough and runs no code
+    with contextlib.suppress(TypeError, ValueError):
+        first, second = parse_literal(value) if isinstance(value, str) else value
+        if 0 <= first < 1 and 0 <= second < 1:
+            return first, second
     raise UserError(
         "--adam-betas must be two numbers of 0 or more and below 1, such as '(0.9, 0.999)', but is "
         f"{value}."
@@ -122,11 +96,6 @@ class AdamL2(torch.optim.Optimizer):
     PyTorch, a weight without gradient (None) does not change, and a weight whose gradient is zero
     decays. For weights that no batch uses, the gradient is None with one process in single
     precision, and zero with ``--fp16``, ``--bf16`` or ``--ddp-backend legacy_ddp``.
-
-    Args:
-        eps: Number added to the root of the bias-corrected second moment.
-        weight_decay: L2 penalty: each weight times this number is added to its gradient.
-        amsgrad: True to use the maximum of the second moment over all updates so far.
     """
 
     supports_memory_efficient_fp16 = True
@@ -153,11 +122,6 @@ class AdamL2(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Optional[Callable[[], Any]] = None) -> Any:
-        """Update the parameters once; ``closure`` evaluates the model and returns the loss.
-
-        Raises:
-            RuntimeError: if a gradient is sparse.
-        """
         loss = None
         if closure is not None:
             with torch.enable_grad():
@@ -171,10 +135,7 @@ class AdamL2(torch.optim.Optimizer):
         return loss
 
     def _update(self, params: list[Tensor], group: dict[str, Any]) -> None:
-        """Update parameters that have had the same number of updates."""
         grads: Any = [param.grad for param in params]
-        if any(grad.is_sparse for grad in grads):
-            raise RuntimeError("AdamL2 does not support sparse gradients.")
         is_half = params[0].dtype in _HALF_PRECISION
         weights = [param.float() if is_half else param for param in params]
         grads = [grad.to(weights[0].dtype) for grad in grads]
@@ -210,7 +171,6 @@ class AdamL2(torch.optim.Optimizer):
 
     @staticmethod
     def _moments(states: list[dict[str, Any]], name: str, weights: list[Tensor]) -> list[Tensor]:
-        """Return the running average ``name``, such as ``exp_avg``, of each weight."""
         for state, weight in zip(states, weights):
             # A moment that was loaded from a checkpoint may be on another device.
             before = state.get(name)

@@ -16,15 +16,15 @@ Differs from the released code:
 
 import logging
 from collections.abc import Collection
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from fairseq.logging import metrics
 from fairseq.optim import register_optimizer
 from fairseq.optim.adam import FairseqAdam, FairseqAdamConfig
 
+from fairseq_mm.compat.options import check_sizes, option
 from fairseq_mm.errors import UserError
-from fairseq_mm.optim.adam_l2 import check_adam
 
 logger = logging.getLogger(__name__)
 
@@ -34,12 +34,11 @@ ADDED = "added"
 
 @dataclass
 class AdamParameterGroupsConfig(FairseqAdamConfig):
-    added_lr: float = field(
-        default=1.5e-4,
-        metadata={
-            "help": "Learning rate of added parameters, which are not pretrained. The scheduler "
-            "changes it in proportion to --lr, the rate of the pretrained parameters."
-        },
+    added_lr: float = option(
+        1.5e-4,
+        "Learning rate of added parameters, which are not pretrained. The scheduler "
+        "changes it in proportion to --lr, the rate of the pretrained parameters.",
+        least=0,
     )
 
 
@@ -54,9 +53,9 @@ class AdamParameterGroups(FairseqAdam):
         lr: Any = cfg.lr
         rates = list(lr) if isinstance(lr, Collection) else [lr]  # one per epoch
         lr = rates[0]
-        check_adam(cfg, rates, added_lr=cfg.added_lr)
+        check_sizes(AdamParameterGroupsConfig, cfg)
         # Added rates are multiples of the current --lr, which a rate of 0 would not allow.
-        if lr == 0:
+        if lr <= 0:
             raise UserError(f"--lr must be above 0 for two learning rates, but is {lr}.")
         self._added_lr = cfg.added_lr
         self._base_lr = lr
@@ -80,10 +79,7 @@ class AdamParameterGroups(FairseqAdam):
         self.set_lr(lr)
 
     def set_lr(self, lr: float) -> None:
-        """Set the learning rate of the pretrained parameters to ``lr``.
-
-        The learning rate of the added parameters changes in proportion.
-        """
+        """Set the rate of the pretrained parameters; added ones change in proportion."""
         added_lr = self._added_lr * (lr / self._base_lr)
         for group, rate in zip(self.param_groups, (lr, added_lr)):
             group["lr"] = rate
@@ -91,7 +87,7 @@ class AdamParameterGroups(FairseqAdam):
 
     @property
     def supports_flat_params(self) -> bool:
-        """Refuse to join all parameters, which fairseq does before it reads this property."""
+        """Refuse to join all parameters, which fairseq does before it reads this."""
         raise UserError(
             "--optimizer adam_parameter_groups: parameters that are joined to one cannot have two "
             "learning rates: give --fp16-no-flatten-grads with --fp16, and no --ddp-backend "

@@ -4,27 +4,25 @@ Yu et al. 2021 (VG-BART), section 4.2, multiply the learning rate by 0.95 every 
 """
 
 from collections.abc import Collection
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, List
 
 from fairseq.dataclass import FairseqDataclass
 from fairseq.optim.lr_scheduler import FairseqLRScheduler, register_lr_scheduler
 from omegaconf import II
 
+from fairseq_mm.compat.options import check_sizes, option
 from fairseq_mm.errors import UserError
 
 
 @dataclass
 class EpochDecayConfig(FairseqDataclass):
-    decay_factor: float = field(
-        default=0.95, metadata={"help": "Factor that the learning rate is multiplied by."}
+    decay_factor: float = option(0.95, "Factor that the learning rate is multiplied by.", above=0)
+    decay_epochs: int = option(
+        10, "Number of epochs after which the factor is applied again.", least=1
     )
-    decay_epochs: int = field(
-        default=10, metadata={"help": "Number of epochs after which the factor is applied again."}
-    )
-    warmup_updates: int = field(
-        default=0,
-        metadata={"help": "Number of first updates over which the learning rate rises linearly."},
+    warmup_updates: int = option(
+        0, "Number of first updates over which the learning rate rises linearly.", least=0
     )
     # fairseq builds a command-line parser from these types, and it does not support `list[float]`
     lr: List[float] = II("optimization.lr")  # noqa: UP006, RUF009
@@ -34,21 +32,16 @@ class EpochDecayConfig(FairseqDataclass):
 class EpochDecay(FairseqLRScheduler):
     """Scheduler that lowers the learning rate every ``decay_epochs`` epochs.
 
-    In epoch e, counted from 1, the rate is ``lr * decay_factor ** ((e - 1) // decay_epochs)``.
-    The scheduler has no state to save: fairseq calls :meth:`step_begin_epoch` before the first
-    update of an epoch, also in a resumed run.
+    In epoch e, counted from 1, the rate is ``lr * decay_factor ** ((e - 1) // decay_epochs)``. The
+    scheduler has no state to save: fairseq calls :meth:`step_begin_epoch` before the first update
+    of an epoch, also in a resumed run.
     """
 
     def __init__(self, cfg: EpochDecayConfig, optimizer: Any) -> None:
         super().__init__(cfg, optimizer)
-        for name, is_right, expected in (
-            ("decay_factor", 0 < cfg.decay_factor <= 1, "above 0 and at most 1"),
-            ("decay_epochs", cfg.decay_epochs >= 1, "1 or more"),
-            ("warmup_updates", cfg.warmup_updates >= 0, "0 or more"),
-        ):
-            if not is_right:
-                option, value = f"--{name.replace('_', '-')}", getattr(cfg, name)
-                raise UserError(f"{option} must be {expected}, but is {value}.")
+        check_sizes(EpochDecayConfig, cfg)
+        if cfg.decay_factor > 1:
+            raise UserError(f"--decay-factor must be at most 1, but is {cfg.decay_factor}.")
         # fairseq allows one rate per epoch; this schedule starts from the first.
         self.base_lr = cfg.lr[0] if isinstance(cfg.lr, Collection) else cfg.lr
         self.epoch = 1

@@ -13,9 +13,7 @@ from toy_data import build_model, make_captions_folder, make_dictionary, run_fai
 from toy_data import toy_task as captioning_task
 from toy_processes import needs_fork, train_by, training_configuration
 
-from fairseq_mm.criterions import chunked_cross_entropy as criterion_module
 from fairseq_mm.errors import UserError
-from fairseq_mm.modules.chunked_cross_entropy import chunked_cross_entropy
 
 B, S, T, PAD = 3, 5, 4, 1
 ENCODER_DECODER = {"encoder_embed_dim": 8, "decoder_embed_dim": 8, "dropout": 0.0}
@@ -94,21 +92,6 @@ def results(criterion, model, sample):
     return loss, sample_size, log, gradients
 
 
-def test_number_of_targets_is_given_unless_a_gpu_has_it(monkeypatch):
-    model, sample = make_model(*MODELS["m_rnn"]), make_sample(MODELS["m_rnn"][0])
-    given = []
-
-    def loss(*args, **options):
-        given.append(options["num_valid"])
-        return chunked_cross_entropy(*args, **options)
-
-    monkeypatch.setattr(criterion_module, "chunked_cross_entropy", loss)
-    ntokens = sample["ntokens"]
-    for number in (ntokens, torch.tensor(ntokens)):
-        make_criterion()(model, {**sample, "ntokens": number})
-    assert given == [int(sample["target"].ne(PAD).sum()), None]
-
-
 def logged(criterion, log):
     with metrics.aggregate(new_root=True) as values:
         type(criterion).reduce_metrics([log, log])
@@ -142,27 +125,6 @@ def test_equals_the_criteria_of_fairseq(name, label_smoothing, sentence_avg):
     assert {"loss", "nll_loss", "ppl"} <= found.keys()
 
 
-def test_the_old_name_is_the_same_criterion_with_its_old_option():
-    cls = CRITERION_REGISTRY["sliced_cross_entropy"]
-    assert issubclass(cls, CRITERION_REGISTRY["chunked_cross_entropy"])
-    # by both fairseq knows the criterion of a checkpoint whose training it resumes
-    assert cls.__name__ == "SlicedCrossEntropyCriterion"
-    old = cls.build_criterion(
-        Namespace(sentence_avg=False, label_smoothing=0.25, slice_megabytes=3), task()
-    )
-    assert (old.label_smoothing, old.chunk_bytes) == (0.25, 3 * 2**20)
-
-
-def test_never_projects_all_tokens(monkeypatch):
-    arch, options = MODELS["transformer"]
-    model, sample = make_model(arch, options), make_sample(arch)
-    shapes = []
-    projection = model.decoder.output_projection
-    projection.register_forward_hook(lambda module, inputs, output: shapes.append(output.shape))
-    make_criterion()(model, sample)
-    assert shapes == [(2, 2, 20)]
-
-
 def test_model_is_left_as_it_was():
     arch, options = MODELS["lstm"]
     model, sample = make_model(arch, options), make_sample(arch)
@@ -183,17 +145,6 @@ def test_weight_that_is_computed_gets_its_gradient():
         assert_close(gradients[key], gradient, msg=key)
 
 
-def test_weight_that_was_replaced_is_the_one_that_counts():
-    arch, options = MODELS["transformer"]
-    model, sample = make_model(arch, options), make_sample(arch)
-    criterion = make_criterion()
-    criterion(model, sample)
-    model.decoder.output_projection.weight = torch.nn.Parameter(torch.zeros(20, 8))
-    loss, _, _ = criterion(model, sample)
-    expected = sample["ntokens"] * torch.tensor(20.0).log()
-    assert_close(loss, expected)
-
-
 def test_validation_equals_training_without_dropout():
     arch, options = MODELS["transformer_lm"]
     model, sample = make_model(arch, options), make_sample(arch)
@@ -210,17 +161,6 @@ def test_validation_equals_training_without_dropout():
     assert_close(loss, make_criterion("cross_entropy")(model, sample)[0])
     assert not loss.requires_grad
     assert type(log["loss"]) is torch.Tensor
-
-
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
-def test_cast_model_trains(dtype):
-    arch, options = MODELS["lstm, shared"]
-    model, sample = make_model(arch, options).to(dtype), make_sample(arch)
-    loss, _, _, gradients = results(make_criterion(), model, sample)
-    expected_loss, _, _, expected = results(make_criterion("cross_entropy"), model, sample)
-    torch.testing.assert_close(loss.double(), expected_loss.double(), rtol=1e-4, atol=0)
-    key = "decoder.embed_tokens.weight"
-    torch.testing.assert_close(gradients[key], expected[key], rtol=0.05, atol=0.05)
 
 
 class Changed:
@@ -298,26 +238,16 @@ def test_model_without_a_linear_output_layer_is_refused(arch, options, reason):
         make_criterion()(model, sample)
 
 
-def test_what_is_no_model_of_fairseq_is_refused():
-    with pytest.raises(UserError, match="Linear is no model whose output layer it can see"):
-        make_criterion()(torch.nn.Linear(2, 2), make_sample("lstm"))
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"label_smoothing": 1.0}, r"--label-smoothing must be in \[0, 1\), but is 1\.0;"),
+        ({"label_smoothing": 1.0}, r"--label-smoothing must be below 1, but is 1\.0\."),
         ({"chunk_megabytes": 0}, r"--chunk-megabytes must be 1 or more, but is 0\."),
     ],
 )
 def test_option_out_of_its_range_is_refused(options, message):
     with pytest.raises(UserError, match=message):
         make_criterion(**options)
-
-
-def test_loss_of_each_token_is_refused():
-    with pytest.raises(ValueError, match=r"`reduce` must be True"):
-        make_criterion()(make_model("lstm", LSTM), make_sample("lstm"), reduce=False)
 
 
 TRAINING = (
@@ -365,14 +295,6 @@ def test_fairseq_trains_and_validates_as_with_its_own(monkeypatch, tmp_path, dat
     )
     expected = ours["extra_state"]["val_loss"]
     assert float(logged[-1]["loss"]) == pytest.approx(expected, abs=2e-3)
-
-
-def test_bfloat16_training_equals_that_of_cross_entropy(monkeypatch, tmp_path, data):
-    options = ("--batch-size", "9", "--bf16")
-    ours = trained(monkeypatch, data, tmp_path / "a", "chunked_cross_entropy", *options)
-    theirs = trained(monkeypatch, data, tmp_path / "b", "cross_entropy", *options)
-    key = "decoder.output_proj.weight"
-    torch.testing.assert_close(ours["model"][key], theirs["model"][key], atol=1e-3, rtol=0.02)
 
 
 @needs_fork

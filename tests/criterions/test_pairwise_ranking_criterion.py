@@ -154,11 +154,6 @@ def test_temperature_is_trained_and_bounded():
     )
 
 
-@pytest.mark.parametrize("negatives", ["sum", "max"])
-def test_other_negatives_are_not_drawn(negatives):
-    assert PairwiseRankingCriterion(TASK, negatives=negatives).extra_pairs_per_batch == 0
-
-
 def test_hardest_negatives_come_after_the_sum():
     criterion = PairwiseRankingCriterion(TASK, negatives="max", sum_updates=3)
     assert [criterion.negatives_at(update) for update in (0, 2, 3, 9, None)] == [
@@ -190,25 +185,6 @@ def test_collapse_is_warned_of_once(caplog, negatives, advice):
     assert "1.000 times what it is when all embeddings are equal" in caplog.text
     assert f"with --negatives {negatives}" in caplog.text
     assert advice in caplog.text
-
-
-def test_no_collapse_is_warned_of_while_the_loss_is_another(caplog):
-    criterion = PairwiseRankingCriterion(TASK)
-    model = TwoProjections()
-    for _ in range(COLLAPSE_WINDOW):
-        criterion(model, batch_of([0, 1, 2, 3]))
-    assert not caplog.records
-
-
-def test_loss_of_each_pair_is_not_given():
-    with pytest.raises(ValueError, match="`reduce` must be True"):
-        PairwiseRankingCriterion(TASK)(TwoProjections(), batch_of([0]), reduce=False)
-
-
-def test_a_trained_temperature_may_begin_at_its_bound():
-    options = {"loss": "info_nce", "learn_temperature": True}
-    criterion = PairwiseRankingCriterion(TASK, **options, loss_temperature=LEAST_LEARNT_TEMPERATURE)
-    assert float(criterion.get_temperature().detach()) == pytest.approx(LEAST_LEARNT_TEMPERATURE)
 
 
 def _run_rank(rank, port, path, options, batches):

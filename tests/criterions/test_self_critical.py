@@ -4,10 +4,6 @@ import functools
 import gc
 import itertools
 import json
-import multiprocessing
-import os
-import signal
-import time
 from argparse import Namespace
 from collections import Counter
 
@@ -161,33 +157,6 @@ def naive_log_probability(task, model, net_input, words, *, end, min_len):
         allowed[dictionary.eos()] = t >= min_len
         total = total + logits[word] - logits[allowed].logsumexp(0)
     return total
-
-
-def test_the_probabilities_of_all_texts_sum_to_one(folders):
-    task, model = load(folders, "multimodal_captioning", arch="m_rnn_tiny")
-    policy = policy_of(task, model, 2, '{"max_len_b": 2}')
-    words = range(task.dictionary.nspecial, len(task.dictionary))
-    end, pad = task.dictionary.eos(), task.dictionary.pad()
-    texts = [[w, end, pad] for w in words]
-    texts += [[*pair, end] for pair in itertools.product(words, words)]
-    drawn = Drawn(torch.tensor([texts]), None)
-    with evaluation_mode(model):
-        found = policy.log_probabilities(batch_of(task, 0), drawn)
-    assert_close(found.exp().sum(), torch.tensor(1.0))
-    sample = batch_of(task, 0)["net_input"]
-    model.eval()
-    for i, text in enumerate(texts[:20] + texts[-20:]):
-        i = i if i < 20 else len(texts) - 40 + i
-        # the end of a text of two words is forced
-        naive = naive_log_probability(
-            task,
-            model,
-            sample,
-            [w for w in text if w not in (end, pad)],
-            end=text[1] == end,
-            min_len=1,
-        )
-        assert_close(found[0, i], naive)
 
 
 @pytest.mark.parametrize("baseline", ["samples", "greedy"])
@@ -350,28 +319,6 @@ def test_samples_depend_on_the_input_and_the_update_alone(folders):
     assert draw(2, 0, 7, 20) != whole
 
 
-@pytest.mark.parametrize("has_dropout", [False, True])
-def test_dropout_is_applied_to_log_probabilities_on_request(folders, has_dropout):
-    task, model = load(folders, "multimodal_captioning", arch="m_rnn_tiny")
-    found = criterion_of(task, sample_dropout=has_dropout)
-    sample = batch_of(task, 4, 9)
-    losses = []
-    for seed in (1, 2):
-        torch.manual_seed(seed)
-        losses.append(found(model, sample)[0].item())
-    assert losses[0]
-    assert (losses[0] != losses[1]) == has_dropout
-
-
-def test_the_task_says_the_number_of_the_update(folders):
-    task, model = load(folders, "multimodal_captioning", arch="m_rnn_tiny")
-    found = criterion_of(task)
-    optimizer = Namespace(backward=lambda loss: loss.backward())
-    task.train_step(batch_of(task, 0), model, found, optimizer, 7)
-    assert found.update_num == 7
-    assert gradients(model).any()
-
-
 def test_workers_give_the_rewards_of_one_process_and_end(folders):
     task = load(folders, "multimodal_captioning")
     found = criterion_of(task, rewards="cider=1,bleu=0.5,rouge_l=0.25")
@@ -392,62 +339,6 @@ def test_workers_give_the_rewards_of_one_process_and_end(folders):
             assert workers.collect() == expected
         workers.close()
         assert all_children_end()
-
-
-def test_workers_end_with_a_process_that_is_killed(folders):
-    task = load(folders, "multimodal_captioning")
-    found = criterion_of(task)
-    ours, theirs = multiprocessing.Pipe()
-    child = os.fork()
-    if child == 0:
-        workers = RewardWorkers(rewards_of(found), 2)
-        while True:
-            workers.submit([])
-            workers.collect()  # fails if a worker has ended
-            theirs.send([process.pid for process in workers._processes])
-            theirs.recv()
-    processes = ours.recv()
-    for process in processes:
-        os.kill(process, signal.SIGINT)  # the keyboard's, which reaches all
-    ours.send("again")
-    assert ours.recv() == processes
-    os.kill(child, signal.SIGKILL)
-    os.waitpid(child, 0)
-    while any(map(is_running, processes)):  # pytest's own limit ends it
-        time.sleep(0.01)
-
-
-def is_running(process):
-    try:
-        with open(f"/proc/{process}/stat") as file:
-            return file.read().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
-
-
-def test_a_worker_that_has_ended_is_an_error():
-    workers = RewardWorkers(Rewards({"rouge_l": 1.0}, None), 1)
-    os.kill(workers._processes[0].pid, signal.SIGKILL)
-    workers._processes[0].join()
-    workers.submit([])
-    with pytest.raises(RuntimeError, match="a process that computes rewards has ended"):
-        workers.collect()
-
-
-def test_a_process_forked_later_leaves_the_workers_alone():
-    workers = RewardWorkers(Rewards({"rouge_l": 1.0}, None), 1)
-    child = os.fork()
-    if child == 0:
-        status = 1
-        try:
-            workers.close()
-            status = 0
-        finally:
-            os._exit(status)
-    assert os.waitpid(child, 0)[1] == 0
-    workers.submit([Job([[4, 2], [5]], [[4, 2]])])
-    assert workers.collect() == [[1.0, 0.0]]
-    workers.close()
 
 
 TRAINING = (
@@ -539,15 +430,3 @@ def test_a_split_without_texts_has_no_references(folders):
     task.datasets["train"].target = None
     with pytest.raises(UserError, match="the split train has no references"):
         criterion_of(task)(model, sample)
-
-
-def test_a_constant_reward_is_said_once(folders, caplog):
-    task, model = load(folders, "multimodal_captioning", arch="m_rnn_tiny")
-    found = criterion_of(task, sample_args='{"max_len_b": 1}')
-    found._draw = lambda *_: [Drawn(torch.tensor([[[4, 2]] * 3]), torch.zeros(1, 3).bool())]
-    found._policies = (policy_of(task, model, 3, "{}"),)
-    found._workers = RewardWorkers(rewards_of(found), 0)
-    for _ in range(2):
-        loss, *_ = found(model, batch_of(task, 0))
-        assert loss == 0
-    assert caplog.text.count("the same reward, so there is no gradient") == 1

@@ -218,17 +218,6 @@ def test_other_options_of_fairseqs_model_give_the_same(name, batch):
     compare(theirs, ours, batch, **projects)
 
 
-def test_conv_story_wp_has_the_attention_of_fconv_self_att_wp_by_default(batch):
-    sizes = {**SIZES, "dropout": 0.1}
-    cfg = options_for("fconv_self_att_wp", **{**sizes, "project_input": "True"})
-    named = Namespace(**{key: x for key, x in sizes.items() if key != "dropout"})
-    ARCH_CONFIG_REGISTRY["conv_story_wp"](named)
-    assert vars(named).items() <= vars(cfg).items()
-    theirs, ours = build_theirs(cfg), build_ours(cfg)
-    copy_to_ours(ours, theirs)
-    compare(theirs, ours, batch)
-
-
 def test_conv_story_wp_has_the_sizes_of_fconv_self_att_wp_by_default():
     theirs, ours = Namespace(), Namespace()
     ARCH_CONFIG_REGISTRY["fconv_self_att_wp"](theirs)

@@ -92,38 +92,8 @@ def test_fusion_equals_its_equations():
     assert third.out_features == 5
 
 
-def test_hidden_states_of_the_frozen_part_are_the_pretrained_models(pretrained, batch):
-    model = build(pretrained)
-    alone = build_model("conv_story_gated", story_task(), **OTHERS)
-    alone.load_state_dict(torch.load(pretrained)["model"])
-    with torch.no_grad():
-        source = {key: batch[key] for key in ("src_tokens", "src_lengths")}
-        words = batch["prev_output_tokens"]
-        _, frozen = model.decoder.hidden_states(words, model.encoder(**source))
-        expected, _ = alone.decoder.extract_features(words, alone.encoder(**source))
-    torch.testing.assert_close(frozen, expected)
-
-
 def test_positions_are_those_of_the_smaller_table(pretrained):
     assert build(pretrained).max_positions() == (10, 9)
-
-
-def test_only_the_new_model_learns(pretrained, batch):
-    model = build(pretrained).train()
-    model(**batch)[0].logsumexp(-1).sum().backward()
-    for name, parameter in model.named_parameters():
-        is_frozen = ".frozen." in name
-        assert parameter.requires_grad != is_frozen
-        assert (parameter.grad is None) == is_frozen, name
-
-
-@pytest.mark.parametrize(("compat", "drops"), [("none", False), ("released", True)])
-def test_the_frozen_part_drops_out_as_released_only_if_asked_for(pretrained, compat, drops):
-    model = build(pretrained, compat=compat).train()
-    assert model.encoder.frozen.training == model.decoder.frozen.training == drops
-    assert model.decoder.trunk.training
-    model.eval()
-    assert not model.decoder.frozen.training
 
 
 def test_weights_load_where_the_pretrained_checkpoint_is_gone(pretrained, batch, tmp_path):
@@ -175,3 +145,30 @@ def test_a_missing_pretrained_checkpoint_is_no_model_to_train(batch, tmp_path):
     for use in (model.max_positions, lambda: model(**batch)):
         with pytest.raises(UserError, match=rf"--pretrained-checkpoint {path}: no such file"):
             use()
+
+
+@pytest.mark.parametrize("options", [{}, {"frozen_dropout": True}, {"compat": "released"}])
+def test_frozen_dropout_is_on_only_in_training_and_when_asked_for(pretrained, options):
+    model = build(pretrained, **options).train()
+    frozen = [model.encoder.frozen, model.decoder.frozen]
+    assert all(module.training == bool(options) for part in frozen for module in part.modules())
+    assert model.decoder.trunk.training
+    model.eval()
+    assert not any(module.training for part in frozen for module in part.modules())
+
+
+def test_the_frozen_part_equals_the_pretrained_model_and_is_not_trained(pretrained, batch):
+    model = build(pretrained).train()
+    alone = build_model("conv_story_gated", story_task(), **OTHERS)
+    alone.load_state_dict(torch.load(pretrained)["model"])
+    source = {key: batch[key] for key in ("src_tokens", "src_lengths")}
+    words = batch["prev_output_tokens"]
+    with torch.no_grad():
+        _, frozen = model.decoder.hidden_states(words, model.encoder(**source))
+        expected, _ = alone.decoder.extract_features(words, alone.encoder(**source))
+    torch.testing.assert_close(frozen, expected)
+    model(**batch)[0].logsumexp(-1).sum().backward()
+    for name, parameter in model.named_parameters():
+        is_frozen = ".frozen." in name
+        assert parameter.requires_grad != is_frozen
+        assert (parameter.grad is None) == is_frozen, name

@@ -5,7 +5,6 @@ import torch
 from numerics import assert_close
 from toy_data import build_model, visual_story_task
 
-from fairseq_mm.errors import UserError
 from fairseq_mm.models.glac import copies_with_noise
 
 SEPARATOR, PAD, EOS = 20, 1, 2
@@ -117,19 +116,6 @@ def test_equals_words_and_sentences_one_by_one(arch, rows, options):
             assert_close(fast[row, : len(story)], slow)
 
 
-def test_slices_are_attended_to_equally_at_the_beginning_of_each_sentence():
-    model = make_model("glac_decoder_attention")
-    tokens = torch.tensor(STORIES[:1])
-    with torch.no_grad():
-        _, extra = model(torch.randn(1, 5, 5), torch.zeros(1, 5, dtype=torch.bool), tokens)
-    weights = extra["slice_attention"][0]
-    is_start = tokens[0].eq(SEPARATOR)
-    is_start[0] = True
-    uniform = torch.full((8,), 1 / 8)
-    torch.testing.assert_close(weights[is_start], uniform.expand(5, 8))
-    assert not torch.isclose(weights[~is_start], uniform).all(dim=1).any()
-
-
 def test_missing_images_have_no_part_in_the_statistics():
     model = make_model().train()
     norm = model.encoder.pictures.norm
@@ -139,11 +125,6 @@ def test_missing_images_have_no_part_in_the_statistics():
     model.encoder(features, padding_mask)
     projected = model.encoder.pictures.proj(features[~padding_mask])
     torch.testing.assert_close(norm.running_mean, projected.mean(0))
-
-
-def test_a_non_local_block_on_pooled_features_is_refused():
-    with pytest.raises(UserError, match="positions of a grid, but the features have one region"):
-        make_model("glac_non_local")
 
 
 WIDE = {"glocal_dim": 900, "hidden_dim": 700}
@@ -199,41 +180,3 @@ def test_slices_begin_with_the_vector_of_a_model_without_them():
     other = make_model("glac_decoder_attention")
     other.load_state_dict(glac.state_dict(), strict=True)  # as another process does
     assert torch.equal(other.encoder.output_proj.weight, sliced.encoder.output_proj.weight)
-
-
-def test_weights_with_slices_load_as_they_are():
-    trained = make_model("glac_decoder_attention")
-    loaded = make_model("glac_decoder_attention", slice_init="independent")
-    loaded.load_state_dict(trained.state_dict(), strict=True)
-    for name, weight in trained.state_dict().items():
-        assert torch.equal(loaded.state_dict()[name], weight), name
-
-
-@pytest.mark.parametrize(
-    ("option", "value", "message"),
-    [
-        ("slice_noise", float("nan"), "--slice-noise must be above 0, but is nan"),
-        ("slice_temperature", 1e-45, "--slice-temperature must be 0.001 or more"),
-    ],
-)
-def test_noise_and_temperature_out_of_range_are_refused(option, value, message):
-    with pytest.raises(UserError, match=f"^{message}"):
-        make_model("glac_decoder_attention", **{option: value})
-
-
-def test_a_temperature_without_slices_is_refused():
-    with pytest.raises(UserError, match=r"^--slice-temperature must be 1 with --slices 1"):
-        make_model("glac", slice_temperature=2.0)
-
-
-def test_attention_to_independent_slices_begins_with_a_model_without_them():
-    glac = make_model("glac")
-    sliced = make_model("glac_decoder_attention", slice_init="independent")
-    sliced.load_state_dict(glac.state_dict(), strict=True)
-    batch = {
-        "features": torch.randn(2, 5, 5),
-        "padding_mask": torch.zeros(2, 5, dtype=torch.bool),
-        "prev_output_tokens": torch.tensor(STORIES[1])[None].repeat(2, 1),
-    }
-    with torch.no_grad():
-        assert_close(sliced(**batch)[0], glac(**batch)[0])

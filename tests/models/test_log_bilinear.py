@@ -132,48 +132,6 @@ def test_folded_steps_equal_the_equations(arch):
 
 
 @pytest.mark.parametrize("arch", ARCHS)
-def test_folded_rows_follow_the_model_and_are_in_no_checkpoint(arch):
-    model = build(arch)
-    assert model.decoder.folded is None
-    keys = model.state_dict().keys()
-    model.prepare_for_inference_(OmegaConf.create({"generation": {"beam": 2}}))
-    assert model.state_dict().keys() == keys
-    model.double()  # after folding
-    inputs = inputs_of(arch)
-    with torch.no_grad():
-        encoder_out = model.encoder(**inputs)
-        expected, _ = model.decoder(torch.tensor([SENTENCE]), encoder_out)
-        found, _ = model.decoder(torch.tensor([SENTENCE]), encoder_out, {})
-    folding = [module for module in model.modules() if hasattr(module, "folded")]
-    assert len(folding) == (2 if arch == "sc_nlm" else 1)
-    assert all(module.folded.dtype == torch.float64 for module in folding)
-    assert_close(found[:, 0], expected[:, -1])
-
-
-@pytest.mark.parametrize("arch", ARCHS)
-def test_only_the_last_words_matter(arch):
-    model = build(arch)
-    inputs = inputs_of(arch)
-    with torch.no_grad():
-        one = model(**inputs, prev_output_tokens=torch.tensor([[EOS, 5, 6, 7, 8, 9]]))[0]
-        other = model(**inputs, prev_output_tokens=torch.tensor([[EOS, 4, 10, 7, 8, 9]]))[0]
-    torch.testing.assert_close(one[:, 5], other[:, 5])
-    assert not torch.allclose(one[:, 4], other[:, 4])
-
-
-@pytest.mark.parametrize("arch", ARCHS)
-def test_state_of_decoding_has_a_fixed_size(arch):
-    model = build(arch)
-    encoder_out = model.encoder(**inputs_of(arch))
-    state: dict = {}
-    sizes = set()
-    for t in range(1, 30):
-        model.decoder(torch.full((1, t), 5), encoder_out, state)
-        sizes.add(sum(x.numel() for entry in state.values() for x in entry.values()))
-    assert sizes == {L + 1}
-
-
-@pytest.mark.parametrize("arch", ARCHS)
 def test_decoding_can_begin_with_several_words(arch):
     model = build(arch)
     inputs = inputs_of(arch)
@@ -209,17 +167,6 @@ def test_a_tag_acts_on_its_word_and_on_k_before_it():
     assert changed == [False, True, True, True, False, False, False]
 
 
-def test_content_is_scaled_unless_told_otherwise():
-    model = build("mlbl_f", feature_scaling="scale")
-    inputs = inputs_of("mlbl_f")
-    u = inputs["features"][0, 0]
-    with torch.no_grad():
-        logits, _ = model(**inputs, prev_output_tokens=torch.tensor([SENTENCE]))
-        expected = by_loops("mlbl_f", model, u / u.pow(2).mean().sqrt())
-    lprobs = model.get_normalized_probs((logits, None), log_probs=True)[0]
-    assert_close(lprobs, expected)
-
-
 def test_default_sizes_are_those_of_the_paper():
     task = toy_task(feature_dim=300, structure_dictionary=make_dictionary())
     model = build_model("sc_nlm", task)
@@ -251,33 +198,3 @@ def test_checkpoint_carries_the_tags():
     )
     with pytest.raises(UserError, match=r"source dictionary .*: the same words in another order"):
         other.load_state_dict(model.state_dict())
-
-
-def test_sc_nlm_without_tags_says_what_is_missing():
-    with pytest.raises(UserError, match=r"sc_nlm reads structures, but the data has none: tag it"):
-        build_model("sc_nlm", toy_task())
-
-
-@pytest.mark.parametrize(
-    ("option", "value", "message"),
-    [
-        ("num_factors", 0, "--num-factors must be 1 or more, but is 0."),
-        ("structure_length", -1, "--structure-length must be 0 or more, but is -1."),
-        ("dropout", 1.0, "--dropout must be 0 or more and below 1, but is 1.0."),
-    ],
-)
-def test_options_out_of_their_range_are_refused(option, value, message):
-    with pytest.raises(UserError, match=message):
-        build("sc_nlm", **{option: value})
-
-
-@pytest.mark.parametrize("context_length", [1, 9])
-def test_any_number_of_words_can_be_the_context(context_length):
-    model = build("lbl", context_length=context_length)
-    logits, _ = model(**inputs_of("lbl"), prev_output_tokens=torch.tensor([SENTENCE]))
-    assert logits.shape == (1, len(SENTENCE), 20)
-
-
-def test_weights_of_other_sizes_are_refused_in_one_line():
-    with pytest.raises(UserError, match="weights do not fit the model: size mismatch"):
-        build("lbl").load_state_dict(build("lbl", embedding_dim=8).state_dict())

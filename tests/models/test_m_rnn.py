@@ -6,7 +6,6 @@ from argparse import Namespace
 import pytest
 import torch
 from numerics import assert_close
-from omegaconf import OmegaConf
 from toy_data import build_model, toy_task
 
 from fairseq_mm.errors import UserError
@@ -29,9 +28,6 @@ FUNCTIONS = {  # equation 2; footnote 3, whose tangent is that of equation 4
     "scaled_tanh": lambda x: 1.7159 * math.tanh(2 / 3 * x),
     "sigmoid": lambda x: 1 / (1 + math.exp(-x)),
 }
-
-
-SIMPLE_RNN = {"recurrent_activation": "sigmoid", "recurrent_input": "concatenation"}
 
 
 def log_probabilities_by_loops(decoder, arch, image, tokens, f=FUNCTIONS["relu"]):
@@ -106,77 +102,6 @@ def test_default_sizes_are_those_of_the_paper():
     assert decoder.output_proj.weight.shape == (20, 512)
 
 
-def test_image_does_not_change_the_rnn_baseline():
-    model = build_model("m_rnn_base", toy_task(), **SIZES)
-    tokens = torch.tensor([[2, 7, 4]])
-    padding_mask = torch.zeros(1, 1, dtype=torch.bool)
-    one, _ = model(torch.randn(1, 1, 5), padding_mask, tokens)
-    other, _ = model(torch.randn(1, 1, 5), padding_mask, tokens)
-    assert torch.equal(one, other)
-
-
-def test_grid_is_averaged_over_its_real_rows():
-    model = build_model("m_rnn", toy_task(), **SIZES)
-    grid = torch.randn(2, 3, 5)
-    padding_mask = torch.tensor([[False, False, False], [False, True, True]])
-    image = model.encoder(grid, padding_mask)["image"][0]
-    means = torch.stack([grid[0].mean(0), grid[1, 0]])
-    torch.testing.assert_close(image, means / means.pow(2).mean(-1, keepdim=True).sqrt())
-
-
-def scaled(scaling, features):
-    model = build_model("m_rnn", toy_task(), **{**SIZES, "feature_scaling": scaling})
-    padding_mask = torch.zeros(len(features), 1, dtype=torch.bool)
-    return model.encoder(features[:, None], padding_mask)["image"][0]
-
-
-def test_features_are_scaled_as_asked_for():
-    features = torch.tensor([[4.0, -9.0, 0.0, 1.0, 16.0]])
-    # roots 2 -3 0 1 4, less their mean 0.8: 1.2 -3.8 -0.8 0.2 3.2; mean square 5.36
-    roots = torch.tensor([[1.2, -3.8, -0.8, 0.2, 3.2]]) / 5.36**0.5
-    torch.testing.assert_close(scaled("root", features), roots)
-    # mean square (16 + 81 + 0 + 1 + 256) / 5 = 70.8
-    torch.testing.assert_close(scaled("scale", features), features / 70.8**0.5)
-    assert torch.equal(scaled("none", features), features)
-
-
-@pytest.mark.parametrize("scaling", ["root", "scale"])
-def test_scale_of_the_features_does_not_matter(scaling):
-    features = torch.randn(3, 5)
-    torch.testing.assert_close(scaled(scaling, features), scaled(scaling, features * 37))
-    assert torch.isfinite(scaled(scaling, torch.zeros(1, 5))).all()
-
-
-def test_image_is_not_looked_at_again_after_the_first_step():
-    model = build_model("m_rnn", toy_task(), **SIZES)
-    features, padding_mask = torch.randn(2, 1, 5), torch.zeros(2, 1, dtype=torch.bool)
-    encoder_out = model.encoder(features, padding_mask)
-    state = {}
-    model.decoder(torch.tensor([[2], [2]]), encoder_out, state)
-    calls = []
-    model.decoder.image_to_multimodal.register_forward_hook(lambda *args: calls.append(args))
-    model.decoder(torch.tensor([[2, 5], [2, 6]]), encoder_out, state)
-    assert calls == []
-
-
-@pytest.mark.parametrize("options", [{}, SIMPLE_RNN, {"recurrent_activation": "scaled_tanh"}])
-def test_word_table_follows_the_model_and_is_in_no_checkpoint(options):
-    model = build_model("m_rnn", toy_task(), **SIZES, **options)
-    assert model.decoder.word_table is None
-    keys = model.state_dict().keys()
-    model.prepare_for_inference_(OmegaConf.create({"generation": {"beam": 2}}))
-    assert model.state_dict().keys() == keys
-    model.double()  # after folding
-    features, padding_mask = torch.randn(2, 1, 5), torch.zeros(2, 1, dtype=torch.bool)
-    tokens = torch.tensor([[2], [7]])
-    with torch.no_grad():
-        encoder_out = model.encoder(features, padding_mask)
-        expected, _ = model.decoder(tokens, encoder_out)
-        found, _ = model.decoder(tokens, encoder_out, {})
-    assert model.decoder.word_table.dtype == torch.float64
-    assert_close(found, expected)
-
-
 def attended_log_probabilities_by_loops(decoder, regions, tokens):
     """``[T, V]`` for the regions ``[N, D]`` of one image: the equations of ``--attention soft``."""
     attention = decoder.region_attention
@@ -217,19 +142,6 @@ def test_attention_equals_its_equations():
     weights = extra["image_attention"]
     assert_close(weights.sum(-1), torch.ones(2, 4))
     assert weights[1, :, 1].eq(0).all()
-
-
-def test_a_dropped_feature_is_dropped_in_all_regions_of_an_image():
-    model = build_model(
-        "m_rnn", toy_task(), **{**SIZES, "feature_scaling": "none"}, attention="soft"
-    )
-    encoder = model.encoder.train()
-    encoder.dropout.p = 0.5
-    torch.manual_seed(0)
-    regions = encoder(torch.ones(2, 3, 40), torch.zeros(2, 3, dtype=torch.bool))["image"][0]
-    assert torch.equal(regions, regions[:, :1].expand_as(regions))
-    assert regions.unique().tolist() == [0, 2]
-    assert not torch.equal(regions[0], regions[1])
 
 
 def test_attention_refuses_pooled_features_and_an_image_elsewhere():

@@ -111,17 +111,6 @@ def test_regions_are_projected_and_normalised_one_by_one():
         assert_close(u, normalised * encoder.proj_norm.weight + encoder.proj_norm.bias)
 
 
-def test_a_dropped_feature_is_dropped_in_all_regions_of_an_image():
-    encoder = captioner(feature_dropout=0.5).encoder.train()
-    inputs = []
-    encoder.proj.register_forward_pre_hook(lambda module, x: inputs.append(x[0]))
-    encoder(torch.ones(40, 3, 5), torch.zeros(40, 3, dtype=torch.bool))
-    dropped = inputs[0].eq(0)
-    assert torch.equal(dropped, dropped[:, :1].expand_as(dropped))
-    assert 0.3 < dropped.float().mean() < 0.7
-    assert torch.equal(inputs[0][~dropped], torch.full_like(inputs[0][~dropped], 2.0))
-
-
 def test_keys_of_an_image_are_projected_once_for_its_beams(monkeypatch):
     model = captioner()
     sizes = []
@@ -153,24 +142,3 @@ def test_features_of_the_other_kind_are_refused(grid, regions, message):
     padding_mask = torch.zeros(2, regions, dtype=torch.bool)
     with pytest.raises(UserError, match=message):
         model(torch.randn(2, regions, 5), padding_mask, TOKENS)
-
-
-@pytest.mark.parametrize(("grid", "regions"), [(1, 3), (0, 1), (None, 1), (None, 3)])
-def test_features_of_the_same_kind_are_read(grid, regions):
-    padding_mask = torch.zeros(2, regions, dtype=torch.bool)
-    logits, _ = captioner(grid=grid)(torch.randn(2, regions, 5), padding_mask, TOKENS)
-    assert logits.shape == (2, 4, 20)
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"embed_dim": 9, "attention_heads": 3}, "--embed-dim must be a multiple of 2, but is 9"),
-        ({"attention_heads": 3}, "--attention-heads must be a divisor of --embed-dim"),
-        ({"decoder_layers": 0}, "--decoder-layers must be 1 or more, but is 0"),
-        ({"feature_dropout": 1.0}, "--feature-dropout must be 0 or more and below 1, but is 1"),
-    ],
-)
-def test_sizes_are_checked(options, message):
-    with pytest.raises(UserError, match=message):
-        captioner(**options)

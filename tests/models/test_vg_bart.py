@@ -8,9 +8,7 @@ import torch
 from fairseq import options
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from fairseq.models.bart import BARTModel
-from fairseq.models.transformer import TransformerDecoderBase
 from fairseq.sequence_generator import SequenceGenerator
-from numerics import assert_close
 from toy_data import build_model, make_dictionary, video_task
 
 from fairseq_mm.errors import UserError
@@ -21,7 +19,7 @@ from fairseq_mm.models._vg_bart_parts import (
     let_layers_use_packed_weights,
     share_beams,
 )
-from fairseq_mm.models.vg_bart import VgBartConfig, VgBartModel, bart_options
+from fairseq_mm.models.vg_bart import VgBartConfig, bart_options
 from fairseq_mm.modules import packed_weights
 from fairseq_mm.modules.decoding_caches import BeamCache
 from fairseq_mm.modules.packed_weights import can_pack, pack_weights
@@ -181,31 +179,6 @@ def test_an_encoder_layer_without_gradients_is_fairseqs(batch, before):
         assert calls.pop()
 
 
-@torch.no_grad()
-def test_encoders_use_packed_weights(batch, monkeypatch):
-    if not can_pack():
-        pytest.skip("this PyTorch packs no weights")
-    monkeypatch.setattr(packed_weights, "_MIN_ELEMENTS", 1)
-    monkeypatch.setattr(packed_weights, "_registry", {})
-    plain = text_only()
-    share_beams(plain)
-    for model in (plain, build()):
-        pack_weights(model)
-        model(**(text_of(batch) if model is plain else batch))
-        weight = model.encoder.layers[0].self_attn.q_proj.weight
-        assert packed_weights._registry[id(weight)]._copy is not None
-
-
-def test_wrapped_encoder_layers_stay_as_they_are():
-    plain = text_only()
-    plain.encoder.layers[0] = wrapper = torch.nn.Sequential(plain.encoder.layers[0])
-    plain.encoder.layers[1].return_fc = True
-    before = [type(layer) for layer in plain.encoder.layers]
-    let_layers_use_packed_weights(plain.encoder)
-    assert [type(layer) for layer in plain.encoder.layers] == before
-    assert plain.encoder.layers[0] is wrapper
-
-
 @pytest.mark.parametrize("dtype", ["bfloat16", "int8"])
 @pytest.mark.parametrize("arch", ["vg_bart_tiny", "vg_t5_tiny"])
 @torch.no_grad()
@@ -245,90 +218,6 @@ def test_steps_with_small_weights_are_close(batch, monkeypatch, dtype, arch):
     assert set(entries) == {torch.bfloat16}
     assert not torch.equal(found, expected)
     assert (found - expected).abs().mean() < 0.05 * expected.std()
-
-
-@pytest.mark.parametrize("name", ["dropout", "attention_dropout", "activation_dropout"])
-def test_retained_dropout_is_applied_at_each_step(batch, name):
-    rates = {"dropout": 0.0, "attention_dropout": 0.0, "activation_dropout": 0.0, name: 0.5}
-    model = shaken(build(**rates))
-    expected = summaries_of(model, batch)
-    assert summaries_of(model, batch) == expected
-    for module in model.modules():
-        if hasattr(module, "make_generation_fast_") and module is not model:
-            module.make_generation_fast_(retain_dropout=True, name="")
-    torch.manual_seed(1)
-    with torch.no_grad():
-        out = model.encoder(batch["src_tokens"], None, batch["features"], batch["padding_mask"])
-        tokens = batch["prev_output_tokens"][:, :1]
-        first, second = (model.decoder(tokens, out, {})[0] for _ in range(2))
-    assert not torch.equal(first, second)
-
-
-def test_a_bart_with_other_layers_keeps_fairseqs_steps(batch):
-    plain = text_only()
-    plain.decoder.layers[1].c_attn = torch.nn.Parameter(torch.ones(2))
-    share_beams(plain)
-    assert type(plain.decoder) is TransformerDecoderBase
-    model = build()
-    share_beams(model)
-    assert type(model) is VgBartModel
-
-
-def test_beams_equal_those_of_fairseqs_bart(batch):
-    plain = shaken(text_only())
-    model = build(fusion_decoder_layers="1", fusion_identity_init=True)
-    model.load_state_dict(plain.state_dict())
-    expected = summaries_of(plain, text_of(batch))
-    found = summaries_of(model, batch)
-    assert [[x for x, _ in beams] for beams in found] == [[x for x, _ in y] for y in expected]
-    for ours, theirs in zip(found, expected):
-        assert_close([x for _, x in ours], [x for _, x in theirs])
-
-
-def test_beams_copy_neither_states_nor_frames(batch):
-    model = build(fusion_decoder_layers="2")
-    del batch["prev_output_tokens"]
-    with torch.no_grad():
-        out = model.encoder(**batch)
-        rows = torch.arange(B).repeat_interleave(4)
-        beams = model.encoder.reorder_encoder_out(out, rows)
-        for key in ("encoder_out", "encoder_padding_mask", "video", "video_padding_mask"):
-            assert beams[key][0] is out[key][0]
-        state: dict = {}
-        model.decoder(torch.full((4 * B, 1), EOS), beams, state)
-        memory = model.decoder.get_incremental_state(state, "shared_memory")
-        keys, values = memory.projected["2"]
-        assert (len(keys), len(values), memory.size) == (B, B, 4)
-        texts = memory.keys_values[0]
-        assert (len(texts[0]), len(texts[1])) == (B, B)
-        within = torch.tensor([1, 0, 0, 3, 4, 4, 7, 6, 9, 8, 8, 8])
-        model.decoder.reorder_incremental_state_scripting(state, within)
-        assert memory.projected["2"][0] is keys
-        assert memory.keys_values[0] is texts
-        model.decoder.reorder_incremental_state_scripting(state, within[4:])
-        assert len(memory.projected["2"][0]) == B - 1
-        assert torch.equal(memory.projected["2"][0], keys[1:])
-        assert torch.equal(memory.keys_values[0][0], texts[0][1:])
-
-
-def test_alignment_is_the_mean_of_the_last_layers_heads(batch):
-    plain = shaken(text_only())
-    model = build(fusion_identity_init=True)
-    model.load_state_dict(plain.state_dict())
-    with torch.no_grad():
-        (found,) = model(**batch)[1]["attn"]
-        (expected,) = plain(**text_of(batch))[1]["attn"]
-    torch.testing.assert_close(found, expected)
-
-
-def test_trace_has_an_entry_for_each_layer(batch):
-    model = build(fusion_decoder_layers="2")
-    trace, tokens = FusionTrace(), batch.pop("prev_output_tokens")
-    out = model.encoder(**batch, trace=trace)
-    assert [x.shape for x in trace.weights] == [(B, 3, S, M)] * 2
-    model.decoder.extract_features(tokens, out, trace=trace)
-    assert trace.weights[2].shape == (B, 3, T, M)
-    assert [len(x) for x in trace.gates] == [B] * 3
 
 
 # Loading
@@ -384,21 +273,6 @@ def test_copies_of_stock_fairseq_are_dropped(batch):
     build().load_state_dict(as_stock_writes(of_published(text_only())), strict=True)
 
 
-def test_weights_without_stock_fairseqs_copies_load_where_they_are(batch):
-    model, other = shaken(build()), build()
-    weights = {key: x for key, x in model.state_dict().items() if not key.endswith(DUPLICATES)}
-    other.load_state_dict(weights, strict=True)
-    with torch.no_grad():
-        torch.testing.assert_close(other(**batch)[0], model(**batch)[0])
-
-
-def test_a_trained_vg_bart_with_other_fusions_is_refused_in_one_line():
-    weights = build(fusion_encoder_layers="1").state_dict()
-    with pytest.raises(UserError, match=r"do not fit .*encoder\.fusions\.2\.") as caught:
-        build().load_state_dict(weights)
-    assert "\n" not in str(caught.value)
-
-
 @pytest.mark.parametrize(
     "chosen", [{"encoder_layers": 3}, {"encoder_embed_dim": 4}, {"max_source_positions": 9}]
 )
@@ -446,16 +320,6 @@ def test_added_parameters_are_those_that_bart_does_not_have():
     assert model.encoder.fusions["1"].norm.weight.param_group == "added"
 
 
-def test_add_on_starts_as_berts_linear_layers():
-    model = build(fusion_dim=960, video_encoder_ffn_dim=3000)
-    for layer in (
-        model.encoder.fusions["1"].output_proj,
-        model.encoder.video.encoder.layers[0].feed_forward.inner_proj,
-    ):
-        assert layer.weight.std().item() == pytest.approx(0.02, rel=0.1)
-        assert not layer.bias.any()
-
-
 def test_released_attends_to_the_padding_of_a_batch(batch):
     for kind in ("multi_head", "dot_product"):
         model = shaken(build(fusion=kind, compat="released"))
@@ -468,17 +332,6 @@ def test_released_attends_to_the_padding_of_a_batch(batch):
         assert (weights > 0).all()
         sums = weights.sum(axis)
         torch.testing.assert_close(sums, torch.ones_like(sums))
-
-
-def test_released_reads_padding_as_frames_of_zeros_whatever_stands_there(batch):
-    model = shaken(build(compat="released"))
-    with torch.no_grad():
-        together = model(**batch)[0]
-        batch["features"][batch["padding_mask"]] = 3.0
-        torch.testing.assert_close(model(**batch)[0], together)
-        row = {key: x[1:2] for key, x in batch.items()}
-        row["features"], row["padding_mask"] = row["features"][:, :2], row["padding_mask"][:, :2]
-        assert not torch.allclose(model(**row)[0], together[1:2])  # alone it has no padding
 
 
 def test_released_has_one_head_and_a_given_number_is_taken():
@@ -495,76 +348,11 @@ def test_released_has_one_head_and_a_given_number_is_taken():
             assert (fusion.attention_out_proj is None) == (heads == 1)
 
 
-def test_released_drops_out_gates():
-    assert build(compat="released").encoder.fusions["1"].gate_dropout.p == 0.1
-    assert build().encoder.fusions["1"].gate_dropout.p == 0.0
-
-
-def test_layer_dropout_drops_a_layers_fusion_with_it(batch):
-    model = shaken(build(encoder_layerdrop=0.5, dropout=0.0, video_dropout=0.0)).train()
-    seen = set()
-    del batch["prev_output_tokens"]
-    for _ in range(20):
-        trace = FusionTrace()
-        model.encoder(**batch, trace=trace)
-        seen.add(len(trace.weights))
-    assert seen == {0, 1, 2}
-    trace = FusionTrace()
-    model.eval().encoder(**batch, trace=trace)
-    assert len(trace.weights) == 2
-
-
-def test_activations_computed_again_give_the_same_gradients(batch):
-    gradients = []
-    for again in (False, True):
-        model = shaken(build(checkpoint_activations=again, dropout=0.0, video_dropout=0.0)).train()
-        model(**batch)[0].logsumexp(-1).sum().backward()
-        gradients.append({name: x.grad for name, x in model.named_parameters()})
-    for name, gradient in gradients[0].items():
-        torch.testing.assert_close(gradients[1][name], gradient, msg=name)
-
-
 def test_a_transcript_longer_than_the_positions_is_refused(batch):
     model = build(max_source_positions=5)
     assert model.max_positions() == (5, 1024)
     with pytest.raises(UserError, match=r"a transcript has 6 tokens .* positions for 5: shorten"):
         model(**batch)
-
-
-@pytest.mark.parametrize(
-    ("chosen", "message"),
-    [
-        ({"fusion_encoder_layers": "3"}, "--fusion-encoder-layers must be .* 1 to 2.* but is '3'"),
-        ({"fusion_encoder_layers": "0"}, "--fusion-encoder-layers must be .* but is '0'"),
-        ({"fusion_decoder_layers": "1,1"}, "--fusion-decoder-layers must be .* but is '1,1'"),
-        ({"fusion_encoder_layers": "1,"}, "--fusion-encoder-layers must be .* but is '1,'"),
-        ({"fusion_encoder_layers": "none"}, "are both empty: no layer would read the video"),
-        (
-            {"compat": "released", "fusion_decoder_layers": "1"},
-            "--compat released must be without --fusion-decoder-layers",
-        ),
-        ({"fusion_heads": 4}, r"--fusion-heads must be a divisor of --fusion-dim \(6\), but is 4"),
-        ({"fusion_heads": -1}, "--fusion-heads must be 0 or more, but is -1"),
-        ({"video_encoder_heads": 2}, "--video-encoder-heads must divide the feature dimension 5"),
-        (
-            {"encoder_attention_heads": 3},
-            "--encoder-attention-heads must be a divisor of --encoder",
-        ),
-        ({"video_dropout": 1.0}, "--video-dropout must be 0 or more and below 1, but is 1.0"),
-        ({"video_encoder_layers": -1}, "--video-encoder-layers must be 0 or more, but is -1"),
-    ],
-)
-def test_what_cannot_be_is_said_in_one_line(chosen, message):
-    with pytest.raises(UserError, match=message) as caught:
-        build(**chosen)
-    assert "\n" not in str(caught.value)
-
-
-def test_unlike_dictionaries_and_absent_features_are_refused():
-    with pytest.raises(UserError, match=r"one dictionary.* --joined-dictionary"):
-        build(task=video_task(source_dictionary=make_dictionary(reverse=True)))
-    with pytest.raises(UserError, match="reads features of videos, but the task gives none"):
-        build(task=video_task(feature_dim=0))
 
 
 @pytest.mark.parametrize(

@@ -2,12 +2,11 @@
 
 import pytest
 import torch
-from numerics import assert_close
 from toy_data import build_model, video_task
 
 from fairseq_mm.errors import UserError
 from fairseq_mm.models.vg_t5 import fuse_at_unit_scale
-from fairseq_mm.modules.video_fusion import FusionTrace, VideoFusion
+from fairseq_mm.modules.video_fusion import VideoFusion
 
 B, S, T, M, D = 3, 6, 5, 4, 5
 
@@ -91,49 +90,6 @@ def test_text_only_weights_load_and_video_weights_load_as_they_are(batch):
     other = make()
     other.load_state_dict(state, strict=True)
     assert torch.equal(other(**batch)[0], model(**batch)[0])
-
-
-def test_trace_gets_weights_and_gates_of_each_fusion(batch):
-    model = make(fusion_decoder_layers="1")
-    trace = FusionTrace()
-    inputs = {key: x for key, x in batch.items() if key != "prev_output_tokens"}
-    encoder_out = model.encoder(**inputs, trace=trace)
-    model.decoder.extract_features(batch["prev_output_tokens"], encoder_out, trace=trace)
-    assert [x.shape for x in trace.weights] == [(B, 3, S, M)] * 2 + [(B, 3, T, M)]
-    assert [x.shape for x in trace.gates] == [(B, S, 6)] * 2 + [(B, T, 6)]
-
-
-def test_beams_share_what_they_read_of_the_video(batch):
-    model = make(fusion_decoder_layers="1,2")
-    previous = batch["prev_output_tokens"].repeat_interleave(2, dim=0)
-    previous[1::2, 2] = 7
-    inputs = {key: x for key, x in batch.items() if key != "prev_output_tokens"}
-    state: dict = {}
-    with torch.no_grad():
-        encoder_out = model.encoder(**inputs)
-        rows = torch.arange(B).repeat_interleave(2)
-        expanded = model.encoder.reorder_encoder_out(encoder_out, rows)
-        steps = [model.decoder(previous[:, : t + 1], expanded, state)[0] for t in range(T)]
-        full = model.decoder(previous, expanded)[0]
-    assert_close(torch.cat(steps, dim=1), full)
-    saved = model.decoder.get_incremental_state(state, "t5")
-    assert saved["source"]["video"]["1"][0].size(0) == B
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"fusion_encoder_layers": ""}, r"--fusion-encoder-layers .* both empty"),
-        ({"max_distance": 3}, "less than twice --max-distance"),
-        (
-            {"compat": "released", "fusion_decoder_layers": "1"},
-            "^--compat released must be with",
-        ),
-    ],
-)
-def test_options_that_cannot_be_are_named(options, message):
-    with pytest.raises(UserError, match=message):
-        make(**options)
 
 
 def test_another_backbone_is_refused():

@@ -5,12 +5,10 @@ import pytest
 import torch
 import torch.nn.functional as F
 from fairseq.sequence_generator import SequenceGenerator
-from numerics import assert_close
 from toy_data import build_model, make_dictionary, video_task
 
 from fairseq_mm.errors import UserError
 from fairseq_mm.models._hierarchical_transformer import FramePositions
-from fairseq_mm.modules.cross_fusion import CrossFusion
 
 SYSTEMS = [
     "hierarchical_attention_rnn",
@@ -83,37 +81,6 @@ def test_a_step_projects_neither_words_nor_frames(arch, monkeypatch):
     assert any(M in x for x in shapes[1])
 
 
-def test_beams_of_an_example_are_projected_once(arch, monkeypatch):
-    model = build_model(f"{arch}_tiny", video_task(**MANY))
-    shapes = []
-    original = F.linear
-
-    def linear(x, *args):
-        shapes.append(tuple(x.shape))
-        return original(x, *args)
-
-    monkeypatch.setattr(F, "linear", linear)
-    decode(model, make_batch(), 1, order=torch.tensor([2, 2, 0, 0, 1, 1]))
-    projected = [shape for shape in shapes if M in shape or S in shape]
-    assert projected
-    assert {shape[0] for shape in projected} == {B}
-
-
-@pytest.mark.parametrize("arch", ["mffg_rnn", "mffg_transformer"])
-def test_cross_fusion_is_computed_once_a_batch(arch, monkeypatch):
-    model = build_model(f"{arch}_tiny", video_task(**MANY))
-    calls = []
-    original = CrossFusion.forward
-
-    def forward(self, *args):
-        calls.append(args[0].shape)
-        return original(self, *args)
-
-    monkeypatch.setattr(CrossFusion, "forward", forward)
-    decode(model, make_batch(), T)
-    assert len(calls) == 1
-
-
 def test_beams_that_stay_with_their_examples_copy_no_source(arch):
     """What grows with words and frames is reordered only when examples leave."""
     model = build_model(f"{arch}_tiny", video_task(**MANY))
@@ -136,24 +103,6 @@ def test_beams_that_stay_with_their_examples_copy_no_source(arch):
 
     decode(model, make_batch(), T, order=beams, after_step=reorder)
     assert copied == [[0, 0, 2, 2]]
-
-
-def test_beams_that_stay_with_their_examples_take_their_past_along(arch):
-    model = build_model(f"{arch}_tiny", video_task(**MANY))
-    batch = make_batch()
-    beams, within = torch.arange(B).repeat_interleave(2), torch.tensor([1, 1, 3, 2, 4, 4])
-    torch.manual_seed(3)
-    words = torch.randint(4, V, (2 * B, T))
-    state: dict = {}
-    with torch.no_grad():
-        encoder_out = model.encoder.reorder_encoder_out(model.encoder(**batch), beams)
-        for step in range(1, T):
-            model.decoder(words[:, :step], encoder_out, state)
-        model.decoder.reorder_incremental_state_scripting(state, within)
-        words = torch.cat([words[within, : T - 1], words[:, T - 1 :]], dim=1)
-        logits = model.decoder(words, encoder_out, state)[0]
-        full = model.decoder(words, encoder_out)[0]
-    assert_close(logits[:, 0], full[:, -1])
 
 
 def test_attention_over_words_frames_and_modalities_is_given(arch):
@@ -184,14 +133,6 @@ def test_embeddings_that_the_papers_tie_are_one_tensor(arch):
         assert encoder.weight is not decoder.weight
 
 
-def test_only_the_first_layer_of_mffg_sees_the_video():
-    model = build_model("mffg_transformer", video_task(), embed_dim=8, attention_heads=2, ffn_dim=9)
-    counts = [len(layer.source_attentions) for layer in model.decoder.layers]
-    assert counts == [2, 1, 1, 1]
-    model = build_model("hierarchical_attention_transformer_tiny", video_task(), decoder_layers=3)
-    assert [len(layer.source_attentions) for layer in model.decoder.layers] == [2, 2, 2]
-
-
 @pytest.mark.parametrize("arch", TRANSFORMERS)
 def test_more_frames_than_positions_is_one_line(arch):
     task = video_task(max_frames=14)
@@ -212,25 +153,6 @@ def test_a_transcript_longer_than_positions_is_one_line(arch):
     model.encoder(**batch)
 
 
-@pytest.mark.parametrize("arch", TRANSFORMERS)
-def test_two_dictionaries_are_refused(arch):
-    task = video_task(source_dictionary=make_dictionary(reverse=True))
-    with pytest.raises(UserError, match="--joined-dictionary"):
-        build_model(f"{arch}_tiny", task)
-
-
-def test_sizes_are_checked(arch):
-    with pytest.raises(UserError, match="--encoder-layers must be 1 or more, but is 0"):
-        build_model(f"{arch}_tiny", video_task(), encoder_layers=0)
-    if "transformer" in arch:
-        with pytest.raises(
-            UserError, match=r"--attention-heads must be a divisor of --embed-dim \(16\)"
-        ):
-            build_model(f"{arch}_tiny", video_task(), attention_heads=3)
-        with pytest.raises(UserError, match="--video-positions must be 1 or more"):
-            build_model(f"{arch}_tiny", video_task(), video_positions=0)
-
-
 def test_positions_of_frames_count_real_ones():
     positions = FramePositions(4, D)
     padding_mask = torch.tensor([[True, False, False, True, False], [False] * 4 + [True]])
@@ -239,16 +161,6 @@ def test_positions_of_frames_count_real_ones():
     table = positions.table.weight
     torch.testing.assert_close(added[0, [1, 2, 4]], table[:3])
     torch.testing.assert_close(added[1, :4], table)
-
-
-def test_dropout_acts_in_training_on_both_sides(arch):
-    model = build_model(f"{arch}_tiny", video_task(**MANY), dropout=0.4).train()
-    batch, words = make_batch(), torch.randint(4, V, (B, T))
-    encoder_out = model.encoder(**batch)
-    assert not torch.equal(model.encoder(**batch)["text"][0], encoder_out["text"][0])
-    assert not torch.equal(
-        model.decoder(words, encoder_out)[0], model.decoder(words, encoder_out)[0]
-    )
 
 
 def test_a_tiny_model_learns_examples_by_heart_and_videos_take_their_summaries_along(arch):

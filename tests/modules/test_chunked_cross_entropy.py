@@ -118,16 +118,6 @@ def test_types_that_a_bias_forbids_get_no_probability():
         torch.testing.assert_close(gradient, reference)
 
 
-def test_one_row_of_few_types_fits_one_tile():
-    weight = torch.tensor([[0.5], [-1.0], [2.0]]).requires_grad_()
-    loss, _ = chunked_cross_entropy(torch.ones(1, 1), weight, None, torch.tensor([2]))
-    expected = F.cross_entropy(weight.view(1, 3), torch.tensor([2]))
-    torch.testing.assert_close(loss, expected)
-    torch.testing.assert_close(
-        torch.autograd.grad(loss, weight), torch.autograd.grad(expected, weight)
-    )
-
-
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, FLOAT16])
 @pytest.mark.parametrize("label_smoothing", [0.0, 0.2])
 def test_ignored_rows_alone_give_zero(dtype, label_smoothing):
@@ -161,14 +151,6 @@ def test_what_needs_no_gradient_gets_none(dtype, frozen):
             torch.testing.assert_close(tensor.grad, reference, rtol=0.01, atol=0.02)
 
 
-def test_validation_computes_no_gradient():
-    *tensors, target = make()
-    with torch.no_grad():
-        loss, nll = chunked_cross_entropy(*tensors, target, ignore_index=PAD, chunk_bytes=2**12)
-    torch.testing.assert_close(loss, plain(*tensors, target)[0].detach())
-    torch.testing.assert_close(nll, loss)
-
-
 def test_holds_no_more_than_a_chunk():
     *tensors, target = make(torch.float32)
 
@@ -200,25 +182,6 @@ def test_products_are_of_the_dtype_that_autocast_gives_them():
         assert (gradient - reference).norm() < 0.02 * reference.norm()
 
 
-def test_loss_can_be_changed_in_place():
-    # as fairseq does for a batch that only keeps a process busy
-    *tensors, target = make()
-    loss, _ = chunked_cross_entropy(*tensors, target, ignore_index=PAD)
-    loss *= 0
-    loss.backward()
-    assert all(not tensor.grad.any() for tensor in tensors)
-
-
-def test_gradients_add_up_over_losses():
-    *tensors, target = make()
-    for scale in (1.0, 0.5):
-        loss, _ = chunked_cross_entropy(*tensors, target, ignore_index=PAD)
-        (loss * scale).backward()
-    expected = gradients(plain(*tensors, target)[0], tensors, 1.5)
-    for tensor, reference in zip(tensors, expected):
-        torch.testing.assert_close(tensor.grad, reference)
-
-
 def test_second_backward_pass_is_refused():
     *tensors, target = make()
     loss, _ = chunked_cross_entropy(*tensors, target, ignore_index=PAD)
@@ -233,26 +196,6 @@ def test_double_backward_is_refused(dtype):
     loss, _ = chunked_cross_entropy(*tensors, target, ignore_index=PAD)
     with pytest.raises(RuntimeError, match=r"cannot be differentiated twice\.$"):
         torch.autograd.grad(loss, tensors, create_graph=True)
-
-
-def test_target_outside_of_the_vocabulary_is_refused():
-    *tensors, target = make()
-    target[0] = V
-    with pytest.raises(IndexError, match=rf"`target` must be in 0 to 202, but has \d+ to {V}\."):
-        chunked_cross_entropy(*tensors, target, ignore_index=PAD)
-
-
-@torch.no_grad()
-@pytest.mark.parametrize(("dtype", "size"), [(torch.float32, 4), (torch.bfloat16, 2)])
-def test_logits_of_a_chunk_take_the_bytes_that_are_allowed(request, dtype, size):
-    features, weight, bias, target = make(dtype)
-    if "whole" in request.node.name and dtype == torch.bfloat16:
-        size += 4  # in both precisions
-    options = {"ignore_index": -1, "smoothing": 0.0, "dtype": dtype, "num_valid": None}
-    problem = module._Problem(features, weight, bias, target, **options)
-    for chunk_bytes, sizes in ((4 * V * size, [3, 4, 4]), (4 * V * size - 1, [2, 3, 3, 3])):
-        found = module._chunks(problem, chunk_bytes, needs_features=False, keeps=True)
-        assert [rows.stop - rows.start for rows, _ in found] == sizes
 
 
 @pytest.mark.parametrize("count", [N - 3, N])

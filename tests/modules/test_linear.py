@@ -68,21 +68,6 @@ def test_other_precisions_are_kept(dtype, rows):
     torch.testing.assert_close(found, F.linear(x, weight, bias))
 
 
-@pytest.mark.parametrize(("limit", "calls"), [(MANY * I * O, 1), (MANY * I * O + 1, 0)])
-def test_only_large_products_are_convolutions(monkeypatch, limit, calls):
-    convolutions = []
-
-    def record(*inputs, **options):
-        convolutions.append(options)
-        return conv2d(*inputs, **options)
-
-    conv2d = F.conv2d
-    monkeypatch.setattr(linear_module.F, "conv2d", record)
-    monkeypatch.setattr(linear_module, "_MANY_PRODUCTS", limit)
-    linear(torch.randn(MANY, I), torch.randn(O, I))
-    assert len(convolutions) == calls
-
-
 def test_groups_have_their_own_weights():
     x, weight, bias = random_leaf(G, 4, I), random_leaf(G, O, I), random_leaf(G, O)
     expected = torch.stack([F.linear(x[g], weight[g], bias[g]) for g in range(G)])

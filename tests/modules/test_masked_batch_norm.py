@@ -46,14 +46,3 @@ def test_running_statistics_stay_in_single_precision():
     norm(torch.randn(3, 2).half() * 0.01 + 1, torch.ones(3, dtype=torch.bool))
     assert norm.running_mean.dtype == norm.running_var.dtype == torch.float32
     assert norm.weight.dtype == torch.float16
-
-
-def test_buffers_that_were_cast_one_by_one_become_single_precision():
-    norm, other = MaskedBatchNorm(2), MaskedBatchNorm(2)
-    for name, values in list(norm.named_buffers()):
-        norm._buffers[name] = values.half()
-    x, mask = torch.randn(3, 2), torch.ones(3, dtype=torch.bool)
-    norm(x, mask)
-    other(x, mask)
-    assert norm.running_mean.dtype == norm.num_batches.dtype == torch.float32
-    assert torch.equal(norm.running_var, other.running_var)

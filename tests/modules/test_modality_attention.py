@@ -35,11 +35,3 @@ def test_modality_attention_equals_loops():
             torch.testing.assert_close(weights[b, t], torch.tensor(betas))
             expected = sum(beta * z[b, t] for beta, z in zip(betas, contexts))
             torch.testing.assert_close(out[b, t], expected)
-
-
-def test_a_step_without_a_time_axis_gives_the_same():
-    module, query, contexts = make()
-    out, weights = module(query, contexts)
-    step_out, step_weights = module(query[:, 2], [z[:, 2] for z in contexts])
-    torch.testing.assert_close(step_out, out[:, 2])
-    torch.testing.assert_close(step_weights, weights[:, 2])

@@ -9,7 +9,6 @@ from numerics import assert_close
 
 from fairseq_mm.modules import multi_scale_self_attention
 from fairseq_mm.modules.multi_scale_self_attention import (
-    KeyValueCache,
     MultiScaleSelfAttention,
     attend_at_all_scales,
     attend_to_past,
@@ -170,29 +169,6 @@ def test_pass_on_a_gpu_equals_that_on_a_cpu_and_recomputes_nothing(
         torch.testing.assert_close(found.as_subclass(torch.Tensor), gradient)
 
 
-@pytest.mark.parametrize(("limit", "calls"), [(B * T * 3 * E - 1, 1), (B * T * 3 * E, 0)])
-def test_only_large_networks_are_recomputed(monkeypatch, limit, calls):
-    recomputed = []
-
-    def record(project, *inputs, **options):
-        recomputed.append(options)
-        return project(*inputs)
-
-    monkeypatch.setattr(multi_scale_self_attention, "checkpoint", record)
-    monkeypatch.setattr(multi_scale_self_attention, "_RECOMPUTED_NUMBERS", limit)
-    build(True, True)(torch.randn(B, T, C))
-    assert len(recomputed) == calls
-
-
-def test_a_time_sees_the_kept_times_before_it_and_the_zero_slot():
-    mask = visible_past(7, [1, 2, 3], torch.device("cpu"))
-    for head, stride in enumerate([1, 2, 3]):
-        for t in range(7):
-            seen = {s for s in range(7) if mask[head, t, 1 + s]}
-            assert seen == {s for s in range(t) if s % stride == 0}
-            assert mask[head, t, 0]
-
-
 @pytest.mark.parametrize("length", [1, 2, 3, 4, 5, 8, 13])
 def test_sequences_side_by_side_are_the_masked_attention(length):
     torch.manual_seed(3)
@@ -238,20 +214,6 @@ def test_rows_can_be_reordered_repeated_and_dropped_while_decoding(is_gated, is_
             if t in changes:
                 assert_close(step, module(x[:, : t + 1])[:, t])
     assert len(order) == 1
-
-
-@pytest.mark.parametrize("kind", [torch.Tensor, OnGpu])
-def test_a_cache_is_left_alone_by_copies_of_its_rows(kind):
-    cache = KeyValueCache([1, 2], num_heads=2, head_dim=3)
-    for _ in range(5):
-        cache.append(torch.randn(2, 2, 4, 3))
-    before = [scale[0].clone() for scale in cache.scales]
-    cache.reorder(torch.tensor([1, 1]).as_subclass(kind))
-    cache.append(torch.zeros(2, 2, 4, 3))
-    for number, scale in enumerate(cache.scales):
-        kept = 1 + -(-5 // cache.strides[number])
-        for row in range(2):
-            assert torch.equal(scale[0][row, :, :kept], before[number][1, :, :kept])
 
 
 def test_one_call_for_all_scales_equals_a_call_for_each():

@@ -3,7 +3,6 @@
 import copy
 import gc
 import pickle
-import time
 
 import pytest
 import torch
@@ -54,16 +53,6 @@ def test_equals_the_plain_product(products, bias, shape):
     assert products == ([x.numel() // SIZES[0]] * 2 if x.numel() else [])
 
 
-def test_vectors_with_any_strides(products):
-    layers = model()
-    x = torch.randn(SIZES[0], 6)
-    with torch.no_grad():
-        expected = layers(x.t())
-        pack_weights(layers)
-        torch.testing.assert_close(layers(x.t()), expected)
-    assert products == [6]
-
-
 def test_a_changed_weight_is_packed_anew(products):
     layers = model()
     pack_weights(layers)
@@ -91,22 +80,6 @@ def test_gradients_other_dtypes_and_single_vectors_use_the_weight_itself(product
         x = torch.randn(4, SIZES[0], dtype=torch.float64)
         assert layers.double()(x).dtype == torch.float64
     assert products == []
-
-
-def test_small_weights_and_subclasses_stay_as_they_are():
-    class Doubled(nn.Linear):
-        def forward(self, x):
-            return 2 * super().forward(x)
-
-    small, other = nn.Linear(4, 4), Doubled(*SIZES)
-    before = dict(packed_weights._registry)
-    pack_weights(small)
-    assert packed_weights._registry == before
-    x = torch.randn(3, SIZES[0])
-    with torch.no_grad():
-        expected = other(x)
-        pack_weights(other)
-        torch.testing.assert_close(other(x), expected)
 
 
 def test_folded_weights_are_packed(products):
@@ -188,23 +161,6 @@ def test_int8_equals_the_product_of_rounded_numbers():
             )
 
 
-def test_int8_is_not_slower_than_float32():
-    # the kernel that oneDNN takes for signed integers on processors without AMX is 600 times slower
-    if not can_pack("int8"):
-        pytest.skip("this PyTorch packs no int8")
-    layer, x = torch.nn.Linear(768, 1024), torch.randn(40, 768)
-    times = {}
-    for dtype in ("float32", "int8"):
-        pack_weights(layer, dtype)
-        with torch.no_grad():
-            layer(x)
-            began = time.process_time()
-            for _ in range(3):
-                layer(x)
-        times[dtype] = time.process_time() - began
-    assert times["int8"] < 20 * times["float32"]
-
-
 def test_a_processor_whose_sums_are_cut_off_is_refused(monkeypatch):
     if not can_pack("int8"):
         pytest.skip("this PyTorch packs no int8")
@@ -224,15 +180,6 @@ def test_a_processor_without_bfloat16_is_refused(monkeypatch):
     monkeypatch.setattr(packed_weights, "_packs_bfloat16", lambda: False)
     with pytest.raises(UserError, match="a processor with AVX-512 or avx_ne_convert"):
         pack_weights(model(), "bfloat16")
-
-
-def test_an_old_pytorch_is_named(monkeypatch):
-    monkeypatch.setattr(packed_weights, "can_pack", lambda dtype="float32": False)
-    layers = model()
-    pack_weights(layers)
-    assert "forward" not in vars(layers[0])
-    with pytest.raises(UserError, match="`weights_dtype` int8 needs operators of oneDNN"):
-        pack_weights(layers, "int8")
 
 
 @pytest.mark.parametrize("is_fast", [False, True])

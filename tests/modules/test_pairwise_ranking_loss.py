@@ -68,22 +68,6 @@ def test_equal_embeddings_give_the_collapse_value(negatives):
     assert_close(float(found.collapsed), expected)
 
 
-def test_pairs_without_negatives_have_no_loss():
-    x = torch.randn(2, K, requires_grad=True)
-    for negatives in ("sum", "max"):
-        for is_negative in (torch.zeros(2, 2, dtype=torch.bool), torch.zeros(2, 2).bool()):
-            found = pairwise_ranking_loss(x, x, is_negative, margin=0.2, negatives=negatives)
-            assert float(found.loss) == 0
-            assert float(found.collapsed) == 0
-            found.loss.backward()
-
-
-def test_loss_of_half_precision_is_computed_in_float32(pairs):
-    images, sentences, is_negative, *_ = pairs
-    half = pairwise_ranking_loss(images.half(), sentences.half(), is_negative[:, 1:5], margin=0.2)
-    assert half.loss.dtype == torch.float32
-
-
 TEMPERATURE = 0.07
 
 

@@ -8,7 +8,6 @@ from torch import nn
 from fairseq_mm.modules.pre_norm_layer import (
     PreNormDecoderLayer,
     PreNormEncoderLayer,
-    SourceAttention,
 )
 
 B, T, N, M, D, HEADS, INNER, DV = 2, 4, 5, 3, 6, 2, 7, 9
@@ -128,30 +127,3 @@ def test_two_sources_become_one_by_the_weights_of_their_modalities():
             z = y[b, t] + beta[0] * contexts[0][b, t] + beta[1] * contexts[1][b, t]
             inner = layer.feed_forward.inner_proj(layer.feed_forward_norm(z)).clamp(min=0)
             assert_close(out[b, t], z + layer.feed_forward.out_proj(inner))
-
-
-@torch.no_grad()
-@pytest.mark.parametrize("sizes", [(1, 1, 1, 1), (2, 1, 1), (1, 3)])
-def test_pieces_of_a_text_give_what_the_whole_gives(sizes):
-    layer = shaken(PreNormDecoderLayer(D, HEADS, INNER, 0.0, [D])).eval()
-    x, projected = torch.randn(B, T, D), layer.project([torch.randn(B, N, D)])
-    masks = [padding([], N)]
-    whole = layer(x, projected, masks)[0]
-    past, pieces = None, []
-    for piece in x.split(sizes, dim=1):
-        out, past, _ = layer(piece, projected, masks, past=past)
-        pieces.append(out)
-    assert_close(torch.cat(pieces, dim=1), whole)
-
-
-def test_weights_change_nothing_and_dropout_of_them_is_active():
-    attention = shaken(SourceAttention(D, DV, HEADS))
-    x, video, mask = torch.randn(B, T, D), torch.randn(B, M, DV), padding([(1, 2)], M)
-    plain, none = attention(x, attention.project(video), mask)
-    with_weights, weights = attention(x, attention.project(video), mask, needs_weights=True)
-    torch.testing.assert_close(with_weights, plain)
-    torch.testing.assert_close(weights.sum(-1), torch.ones(B, T))
-    assert none is None
-    assert not weights[1, :, 2].any()
-    dropped, _ = attention(x, attention.project(video), mask, dropout=0.5)
-    assert not torch.allclose(dropped, plain)

@@ -2,7 +2,6 @@
 
 import pytest
 import torch
-from numerics import assert_close
 
 from fairseq_mm.modules.recurrent_steps import ACTIVATIONS, simple_recurrence
 
@@ -46,18 +45,3 @@ def test_gradients_equal_those_of_the_loop(arguments, activation):
     expected = torch.autograd.grad((looped * weights).sum(), arguments)
     for gradient, reference in zip(ours, expected):
         torch.testing.assert_close(gradient, reference)
-
-
-def test_equals_torch_rnn_with_an_identity_for_the_input(arguments):
-    inputs, weight, initial = (tensor.detach().float() for tensor in arguments)
-    rnn = torch.nn.RNN(H, H, nonlinearity="relu", bias=False, batch_first=True)
-    with torch.no_grad():
-        rnn.weight_ih_l0.copy_(torch.eye(H))
-        rnn.weight_hh_l0.copy_(weight)
-        expected, _ = rnn(inputs, initial.unsqueeze(0))
-    assert_close(simple_recurrence(inputs, weight, initial), expected)
-
-
-def test_states_come_in_the_dtype_of_the_inputs(arguments):
-    inputs, weight, initial = (tensor.detach() for tensor in arguments)
-    assert simple_recurrence(inputs.bfloat16(), weight, initial).dtype == torch.bfloat16

@@ -76,19 +76,6 @@ def test_equals_loops_over_times_and_keys(attention, inputs):
             assert_close(trace[0][row], weights)
 
 
-def test_a_time_alone_is_as_among_others(attention, inputs):
-    valid_mask = inputs["valid_mask"][:, None, None]
-    with torch.no_grad():
-        source = attention.project_source(inputs["keys"], inputs["values"])
-        out = attention(inputs["hidden"], inputs["embedding"], source, valid_mask)
-        for t in range(T):
-            one = slice(t, t + 1)
-            alone = attention(
-                inputs["hidden"][:, one], inputs["embedding"][:, one], source, valid_mask
-            )
-            assert_close(alone, out[:, one])
-
-
 def test_padding_gets_no_attention_unless_asked_for(attention, inputs):
     with torch.no_grad():
         outs = {}

@@ -71,8 +71,3 @@ def test_training_drops_out_what_pytorchs_layers_drop_out(attention_dropout):
 def test_an_odd_number_of_channels_has_positions_too():
     encoder = VideoTransformerEncoder(5, 1, 1, 4, 0.0)
     assert encoder(torch.zeros(1, 3, 5), torch.zeros(1, 3, dtype=torch.bool)).shape == (1, 3, 5)
-
-
-def test_heads_must_divide_the_channels():
-    with pytest.raises(ValueError, match=r"`num_heads` must divide `dim` \(6\), but is 4"):
-        VideoTransformerEncoder(D, 1, 4, FFN, 0.0)

@@ -52,12 +52,6 @@ def test_several_matrices_are_normalised_each_for_itself():
         torch.testing.assert_close(x @ weight.t() + matrices.bias[number], expected)
 
 
-def test_a_new_matrix_is_its_direction():
-    matrix = WeightNormalized(O, I)
-    torch.testing.assert_close(matrix.weight(), matrix.weight_v)
-    assert not matrix.bias.any()
-
-
 def test_folding_changes_no_value_and_no_state():
     matrix = randomized(O, I)
     before, keys = matrix.weight(), matrix.state_dict().keys()

@@ -18,7 +18,7 @@ from toy_optimizers import (
 from toy_processes import needs_fork, run_two_processes
 
 from fairseq_mm.errors import UserError
-from fairseq_mm.optim.adam_l2 import AdamL2, AdamL2Config, FairseqAdamL2
+from fairseq_mm.optim.adam_l2 import AdamL2Config, FairseqAdamL2
 
 LR = 3e-3
 
@@ -104,37 +104,6 @@ def test_weight_decay_of_2_ln_2_lambda_is_the_term_of_a_cost_in_bits(name):
         torch.testing.assert_close(model.get_parameter(weight_name), weight, msg=weight_name)
 
 
-def test_maximum_of_second_moments_is_kept_from_when_amsgrad_is_switched_on():
-    model = ToyModel()
-    optimizer = build_optimizer(model, config())
-    run_updates(model, optimizer, range(2), loss_of)
-    switched = build_optimizer(model, config(amsgrad=True))
-    switched.load_state_dict(optimizer.state_dict(), switched.optimizer_config)
-    run_updates(model, switched, range(2, 4), loss_of)
-    state = switched.optimizer.state[model.first.weight]
-    assert (state["max_exp_avg_sq"] >= state["exp_avg_sq"]).all()
-
-
-def share_left_after_630_updates(**options):
-    """Return the size of weights, relative to their first size, at a learning rate of 1e-3 and a
-    weight decay of 1e-5, without a gradient of the loss."""
-    torch.manual_seed(3)
-    model = nn.Linear(100, 100, bias=False)
-    nn.init.normal_(model.weight, std=0.0617)
-    before = model.weight.detach().norm().item()
-    options = {"lr": [1e-3], "weight_decay": 1e-5, "adam_betas": "(0.9, 0.999)", **options}
-    optimizer = build_optimizer(model, optimizer_config(options))
-    run_updates(model, optimizer, range(630), lambda model, step: 0 * model.weight.sum())
-    return model.weight.detach().norm().item() / before
-
-
-def test_weights_without_gradient_decay_within_an_epoch():
-    """As those of ``torch.optim.Adam``; fairseq's own Adam leaves them as they are."""
-    assert share_left_after_630_updates(_name="adam_l2") < 2e-3
-    # AdamW takes 1e-3 * 1e-5 of the weights, 630 times
-    assert share_left_after_630_updates(_name="adam", tpu=False) == pytest.approx(1, abs=1e-4)
-
-
 @pytest.mark.parametrize("amsgrad", [False, True])
 @pytest.mark.parametrize(("dtype", "common"), [(torch.float32, {}), *PRECISIONS])
 def test_resumed_training_ends_at_the_same_weights(dtype, common, amsgrad):
@@ -160,9 +129,8 @@ def test_penalty_of_half_precision_weights_is_computed_in_single_precision(dtype
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"weight_decay": math.inf}, r"^--weight-decay must be a number of 0 or more, but is inf"),
-        ({"adam_eps": 0.0}, r"^--adam-eps must be a number above 0, but is 0\.0\.$"),
-        ({"lr": [0.1, math.nan]}, r"^--lr must be a number of 0 or more, but is nan\.$"),
+        ({"weight_decay": -1.0}, r"^--weight-decay must be 0 or more, but is -1\.0"),
+        ({"adam_eps": 0.0}, r"^--adam-eps must be above 0, but is 0\.0\.$"),
         (
             {"adam_betas": "(0.9, 1.0)"},
             r"^--adam-betas must be .* is \(0\.9, 1\.0\)\.$",
@@ -174,13 +142,6 @@ def test_options_out_of_range_are_refused(options, message):
     cfg = Namespace(**{**vars(AdamL2Config()), "lr": [LR], **options})
     with pytest.raises(UserError, match=message):
         FairseqAdamL2(cfg, ToyModel().parameters())
-
-
-def test_sparse_gradients_are_refused():
-    embedding = nn.Embedding(4, 2, sparse=True)
-    embedding(torch.tensor([1])).sum().backward()
-    with pytest.raises(RuntimeError, match="does not support sparse gradients"):
-        AdamL2(embedding.parameters()).step()
 
 
 TRAINING = (

@@ -41,7 +41,6 @@ def test_other_words_are_named_with_their_line(text, word):
         ("depicture, tell it, look at the log, the mask is real", "docs/new.md"),
         ("self.pictures = images", "fairseq_mm/models/glac.py"),
         ("--picture-dim 6", "docs/new.md"),
-        ("sliced_cross_entropy", "fairseq_mm/criterions/chunked_cross_entropy.py"),
     ],
 )
 def test_ordinary_english_and_exceptions_pass(text, name):

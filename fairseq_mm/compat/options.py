@@ -1,0 +1,59 @@
+"""Declares options of models, criterions and optimizers with their limits, and checks them."""
+
+import math
+from dataclasses import field
+from typing import Any
+
+from fairseq_mm.errors import UserError
+
+# Sizes are recognised by the ends of their names, so that a new option is checked without further
+# code.
+_SIZES = ("_dim", "_layers", "_heads", "_length", "_positions", "_factors", "slices")
+
+
+def option(default: Any, help: str, **limits: Any) -> Any:
+    """Return a dataclass field that fairseq turns into a command-line option.
+
+    Args:
+        **limits: Limits that :func:`check_sizes` checks: the numbers ``least``, ``above``,
+            ``below`` and ``multiple``, and ``divides``, the name of the field that the value must
+            divide, unless the value is 0.
+    """
+    return field(default=default, metadata={"help": help, **limits})
+
+
+def check_sizes(config: type, cfg: Any) -> None:
+    """Check the options of a model that are numbers.
+
+    Sizes and counts must be 1 or more and dropout probabilities 0 or more and below 1, unless
+    :func:`option` declares other limits.
+
+    Args:
+        config: Dataclass of the model; its fields are the options to check.
+        cfg: Config with the values of these options; it may lack fields, as in a checkpoint that is
+            older than an option, and have others.
+    """
+    for name, declared in config.__dataclass_fields__.items():  # type: ignore[attr-defined]
+        value, limits = getattr(cfg, name, None), declared.metadata
+        if type(value) not in (int, float):
+            continue
+        least = 0 if name.endswith("dropout") else 1 if name.endswith(_SIZES) else -math.inf
+        least, above = limits.get("least", least), limits.get("above", -math.inf)
+        below = limits.get("below", 1 if name.endswith("dropout") else math.inf)
+        multiple, size = limits.get("multiple", 1), limits.get("divides", name)
+        for is_wrong, expected in (
+            (value < least, f"{least} or more"),
+            ("above" in limits and not value > above, f"above {above}"),
+            (value >= below, f"below {below}"),
+            (multiple > 1 and value % multiple, f"a multiple of {multiple}"),
+            (
+                size != name and value and getattr(cfg, size) % value,
+                f"a divisor of {_flag(size)} ({getattr(cfg, size)})",
+            ),
+        ):
+            if is_wrong:
+                raise UserError(f"{_flag(name)} must be {expected}, but is {value}.")
+
+
+def _flag(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
