@@ -114,8 +114,6 @@ def test_documented_scripts_parse(words, started_python):
 
 @pytest.mark.parametrize("words", documented("python"))
 def test_documented_programs_exist_and_those_of_examples_parse(words, monkeypatch):
-    if words[1] == "-":  # the program follows in the block
-        return
     assert words[1].startswith(("benchmarks/", "examples/", "scripts/"))
     assert (ROOT / words[1]).is_file()
     if words[1].startswith("examples/"):
