@@ -199,24 +199,15 @@ def _best_statistics(
         )
         for item in batch:
             hypothesis = texts[hypotheses[item]]
-            candidates = []
-            for reference in map(texts.__getitem__, references[item]):
-                alignment = _align_item(aligner, hypothesis, reference, item)
-                candidates.append(_count(hypothesis, reference, alignment))
+            candidates = [
+                _count(hypothesis, reference, aligner.align(hypothesis, reference))
+                for reference in map(texts.__getitem__, references[item])
+            ]
             # max returns the first of several references with the highest score
             yield [
                 max(((c.score(_PARAMETERS[task]), c) for c in candidates), key=itemgetter(0))
                 for task in tasks
             ]
-
-
-def _align_item(
-    aligner: Aligner, hypothesis: Text, reference: Text, item: int
-) -> list[tuple[int, StageMatch]]:
-    try:
-        return aligner.align(hypothesis, reference)
-    except UserError as error:
-        raise UserError(f"item {item} (counted from 0): {error}") from None
 
 
 def meteor(
@@ -225,28 +216,24 @@ def meteor(
     *,
     task: str = "rank",
     normalize: bool = True,
-    timeout: float = 300.0,
     jar: bool = False,
 ) -> tuple[float, list[float]]:
     """Score tokenized texts (tokens joined by spaces), each against its references.
 
-    Returns the score of the corpus and the score of each hypothesis, between 0 and 1. Raise
-    UserError if pycocoevalcap is missing, the numbers of texts differ, a hypothesis has no
-    reference, ``task`` is unknown, or two texts are too long to be aligned.
+    Returns the score of the corpus and the score of each hypothesis, between 0 and 1.
 
     Args:
         hypotheses: Generated texts.
         references: References of each hypothesis.
         task: Task for which the parameters were tuned; coco-caption uses ``rank``.
         normalize: True for METEOR's own tokenization with lower-casing, the jar's ``-norm``.
-        timeout: Seconds without an answer after which Java counts as hung.
         jar: True to run the official jar instead, for a check; needs Java.
     """
     _check(hypotheses, references, (task,))
     if not hypotheses:
         return 0.0, []
     if jar:
-        return jar_scores(hypotheses, references, task=task, normalize=normalize, timeout=timeout)
+        return jar_scores(hypotheses, references, task=task, normalize=normalize)
     return meteor_of_tasks(hypotheses, references, (task,), normalize=normalize)[task]
 
 
@@ -304,17 +291,14 @@ def meteor_of_tasks(
 def _check(
     hypotheses: Sequence[str], references: Sequence[Sequence[str]], tasks: Sequence[str]
 ) -> None:
-    for task in tasks:
-        if task not in TASKS:
-            raise UserError(f"`task` must be one of {', '.join(TASKS)}, but is {task!r} instead.")
-    if len(hypotheses) != len(references):
+    # zip would silently score the first texts only, and a text without references is no 0
+    counts = list(map(len, references))
+    if not {*tasks} <= {*TASKS} or len(hypotheses) != len(counts) or 0 in counts:
         raise UserError(
-            f"METEOR needs references for every hypothesis: {len(hypotheses)} hypotheses, "
-            f"{len(references)} lists of references."
+            f"METEOR needs tasks of {', '.join(TASKS)}, and one reference or more for each of the "
+            f"{len(hypotheses)} hypotheses, but has the tasks {', '.join(tasks)} and "
+            f"{len(counts)} lists of references, the shortest with {min(counts, default=0)}."
         )
-    for item, texts in enumerate(references):
-        if not texts:
-            raise UserError(f"METEOR needs a reference, but item {item} (counted from 0) has none.")
 
 
 class Match(NamedTuple):
@@ -334,39 +318,31 @@ def align(
     hypotheses: Sequence[Sequence[str]],
     references: Sequence[Sequence[str]],
     *,
-    timeout: float = 300.0,
     jar: bool = False,
 ) -> list[list[Match]]:
     """Align each hypothesis with its reference by METEOR (``-l en``, without ``-norm``).
 
     The alignment is the same for all tasks. Each hypothesis and each reference is a list of tokens;
     no token contains white space. Returns the matches of each pair, in the order of the reference's
-    words. Raise UserError if pycocoevalcap is missing, the numbers of texts differ, or two texts
-    are too long to be aligned.
+    words.
 
     Args:
         hypotheses: Tokens of each hypothesis.
         references: Tokens of each reference.
-        timeout: Seconds after which Java counts as hung, to which half a second per pair is added.
         jar: True to run the official jar instead, for a check; needs Java.
     """
     if len(hypotheses) != len(references):
-        raise UserError(
-            f"METEOR aligns pairs, but there are {len(hypotheses)} hypotheses and "
-            f"{len(references)} references."
-        )
-    if not hypotheses:
-        return []
+        raise ValueError("`hypotheses` and `references` must be equally many.")
     if jar:
-        pairs = jar_alignments(hypotheses, references, timeout=timeout)
+        pairs = jar_alignments(hypotheses, references)
         return [[Match(*match) for match in matches] for matches in pairs]
     aligner = Aligner(load_tables())
     result = []
     sizes = [sum(map(len, (*h, *r))) for h, r in zip(hypotheses, references)]
     for batch in _batches(sizes):
         texts = aligner.prepare(side[item] for item in batch for side in (hypotheses, references))
-        for item, hypothesis, reference in zip(batch, texts[::2], texts[1::2]):
-            alignment = _align_item(aligner, hypothesis, reference, item)
+        for hypothesis, reference in zip(texts[::2], texts[1::2]):
+            alignment = aligner.align(hypothesis, reference)
             result.append(
                 [
                     Match(reference_start, reference_length, start, length)

@@ -111,13 +111,6 @@ def test_phrases_end_with_their_text(package):
     assert paraphrases == {}
 
 
-def test_no_texts_have_no_phrases(package):
-    tables = load_tables()
-    nothing = np.zeros(0, np.int64)
-    assert [len(column) for column in tables.find_phrases(nothing, nothing)] == [0, 0, 0]
-    assert tables.paraphrases(nothing) == {}
-
-
 def test_parts_of_the_file_are_joined(package, monkeypatch):
     texts = ("so as to", "in order to", "for", "because of", "due to")
     _, expected = phrases_of(load_tables(), *texts)
@@ -186,22 +179,6 @@ def test_the_cache_is_in_the_home_folder_without_an_absolute_xdg_cache_home(monk
     for value in ("", "relative"):
         monkeypatch.setenv("XDG_CACHE_HOME", value)
         assert cache_path().parent == tmp_path / ".cache" / "fairseq_mm"
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        (".1\na b c d e f g h\nb", "1 to 7 words, but one has 8"),
-        (".1\na\n", "1 to 7 words, but one has 0"),
-        (".1\na\nb\n.2", "entries of three lines, but the file ends with 2 other lines"),
-        ("", "must have 1 to 65535 different words, but have 0"),
-    ],
-)
-def test_a_wrong_table_is_one_line(package, text, message):
-    write_paraphrases(package, text)
-    with pytest.raises(UserError, match=message):
-        load_tables()
-    assert not cache_path().exists()
 
 
 def test_damaged_files_of_the_package_are_one_line(package):
