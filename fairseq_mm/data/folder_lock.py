@@ -19,13 +19,17 @@ logger = logging.getLogger(__name__)
 _held: set[tuple[int, str]] = set()
 
 
+class FolderInUseError(UserError):
+    """Another process has the lock of a folder."""
+
+
 @contextlib.contextmanager
 def locked_folder(folder: str) -> Iterator[None]:
     """Hold the lock of a folder in a ``with`` block; create the folder if it does not exist."""
     owner = (os.getpid(), os.path.realpath(folder))
     refusal = f"{folder}: another process is writing to it."
     if owner in _held:
-        raise UserError(refusal)
+        raise FolderInUseError(refusal)
     path = os.path.join(folder, "lock")
     while True:
         os.makedirs(folder, exist_ok=True)
@@ -39,7 +43,7 @@ def locked_folder(folder: str) -> Iterator[None]:
                 break  # the locked file is still the folder's lock, and was not removed meanwhile
         except (BlockingIOError, PermissionError):  # POSIX allows EAGAIN and EACCES for a held lock
             os.close(handle)
-            raise UserError(refusal) from None
+            raise FolderInUseError(refusal) from None
         os.close(handle)
     # the handle stays open: closing any handle of the file ends a POSIX lock
     _held.add(owner)

@@ -17,7 +17,6 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any, Optional
 
-from fairseq_mm.data.binarised_text import load_binarised_text, load_dictionary
 from fairseq_mm.data.indexed_oov import restore_oov_words
 from fairseq_mm.data.input_files import check_line_counts, parse_json, read_lines, read_objects
 from fairseq_mm.data.record_split import (
@@ -49,19 +48,19 @@ class ImportedSplit(Split):
     Args:
         folder: Data folder.
         name: Name of the split.
-        pair: Suffixes of source and target; by default those of the releases, or the only pair that
-            the folder has.
+        pair: Suffixes of source and target, or () for a single text; by default a single text, the
+            pair of a release, or the only pair that the folder has.
     """
 
-    def __init__(self, folder: Folder, name: str, pair: Optional[tuple[str, str]] = None) -> None:
+    def __init__(self, folder: Folder, name: str, pair: Optional[tuple[str, ...]] = None) -> None:
         super().__init__(folder, name)
         self.root = Path(folder)
-        self.pair = pair or self._find_pair()
-        self.path = f"{self._base()}.bin"
+        self.pair = self._find_pair() if pair is None else pair
+        self.path = f"{self.base(self.pair[1] if self.pair else None)}.bin"
 
-    def _find_pair(self) -> Optional[tuple[str, str]]:
+    def _find_pair(self) -> tuple[str, ...]:
         if (self.root / f"{self.name}.idx").exists():
-            return None
+            return ()
         pattern = re.compile(rf"{re.escape(self.name)}\.([^.-]+)-([^.-]+)\.\2\.idx")
         matches = (pattern.fullmatch(path.name) for path in self.root.glob("*.idx"))
         pairs = {(match[1], match[2]) for match in matches if match}
@@ -71,15 +70,15 @@ class ImportedSplit(Split):
         if len(known or pairs) > 1:
             names = ", ".join(sorted("-".join(pair) for pair in known or pairs))
             raise UserError(f"{self.root}: has {self.name!r} in several pairs of texts: {names}.")
-        return next(iter(known or pairs), None)
+        return next(iter(known or pairs), ())
 
     @property
     def sides(self) -> tuple[str, ...]:
-        return self.pair or ()
+        return self.pair
 
     @cached_property
     def kind(self) -> Kind:
-        if self.pair is not None:
+        if self.pair:
             is_video = self.pair == VIDEOS.sides or self._file("visual_ids").exists()
             return VIDEOS if is_video else PROMPTS
         # captions of several images have no separators
@@ -118,11 +117,6 @@ class ImportedSplit(Split):
     def __len__(self) -> int:
         return sum(1 for _ in self.iterate_tokens()) if self.keys is None else len(self.keys)
 
-    def _base(self, side: Optional[str] = None) -> Path:
-        if self.pair is None:
-            return self.root / self.name
-        return self.root / f"{self.name}.{'-'.join(self.pair)}.{side or self.pair[1]}"
-
     def iterate_tokens(self, side: Optional[str] = None) -> Iterator[list[str]]:
         ending = side or (self.pair[1] if self.pair else "txt")
         path = self.root / "text" / f"{self.name}.{ending}"
@@ -130,16 +124,20 @@ class ImportedSplit(Split):
             for _, line in read_lines(path):
                 yield line.split()
             return
+        from fairseq_mm.data.binarised_text import load_binarised_text, load_dictionary
+
         dictionary = load_dictionary(self.dictionary_path(side))
-        text = load_binarised_text(
-            str(self._base(side)), num_types=len(dictionary), end=dictionary.eos()
-        )
+        base = str(self.base(side or (self.pair[1] if self.pair else None)))
+        text = load_binarised_text(base, num_types=len(dictionary), end=dictionary.eos())
         for line in text:
             yield dictionary.string(line).split()
 
     def iterate(self) -> Iterator[tuple[str, Record]]:
         for number, record in enumerate(self.iterate_records(with_tokens=False), 1):
-            yield f"{self.path}: line {number}", record
+            yield f"{self.path}: record {number}", record
+
+    def where(self, line: int) -> str:
+        return f"{self.path}: line {line + 1}"
 
     def iterate_records(self, *, with_tokens: bool = True) -> Iterator[Record]:
         """Yield the records of the split; ``with_tokens`` adds the field ``tokens``."""
@@ -283,7 +281,6 @@ class ImportedSplit(Split):
             yield {**record, **self._explicit(seen, key)}
 
     def _prompts(self, with_tokens: bool) -> Iterator[Record]:
-        assert self.pair is not None
         # not _columns, which would hold all stories
         sides = [map(" ".join, self.iterate_tokens(side)) for side in self.pair]
         ids = self._read("ids")
@@ -294,7 +291,6 @@ class ImportedSplit(Split):
             yield {**record, "tokens": [prompt, story]} if with_tokens else record
 
     def _videos(self, with_tokens: bool) -> Iterator[Record]:
-        assert self.pair is not None
         published = self._published()
         transcripts = None
         path = self._file("transcripts.jsonl")

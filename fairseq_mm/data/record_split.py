@@ -130,13 +130,18 @@ class Split:
 
     def lines(self) -> Iterator[tuple[Record, int]]:
         """Yield for each line its record, and the number of its text among the record's texts."""
-        has_many = self.kind is CAPTIONS
+        kind = self.kind
         for record in self.records:
-            if has_many:
-                for number in range(len(record["captions"])):
-                    yield record, number
-            elif not record.get("reference_only"):
-                yield record, 0
+            for number in range(_count_lines(record, kind)):
+                yield record, number
+
+    def where(self, line: int) -> str:
+        """Return ``path:number`` of the record of a line (counted from 0), for messages."""
+        for where, record in self.iterate():
+            line -= _count_lines(record, self.kind)
+            if line < 0:
+                return where
+        return self.path
 
     @cached_property
     def keys(self) -> Optional[list[str]]:
@@ -245,22 +250,23 @@ class Split:
         return words
 
     @cached_property
-    def _options(self) -> dict[str, Any]:
-        return read_options(self.folder)
-
-    @cached_property
     def _tokenizer(self) -> Callable[[str], list[str]]:
         return load_tokenizer(self.folder, self.kind)
 
     @cached_property
     def _story_words(self) -> int:
-        return self._options.get("story_words") or 0
+        return read_options(self.folder).get("story_words") or 0
 
     @cached_property
     def _known(self) -> frozenset[str]:
         from fairseq_mm.data.binarised_text import load_dictionary
 
         return frozenset(load_dictionary(self.dictionary_path()).symbols)
+
+    def base(self, side: Optional[str] = None) -> Path:
+        """Return the path of a binarised text without ``.bin`` and ``.idx``, see :meth:`tokens`."""
+        pair = "-".join(self.sides)
+        return Path(self.folder) / (f"{self.name}.{pair}.{side}" if side else self.name)
 
     def dictionary_path(self, side: Optional[str] = None) -> str:
         """Return the path of the dictionary of a text, see :meth:`tokens`."""
@@ -296,33 +302,50 @@ def first_lines(keys: Iterable[str]) -> np.ndarray:
     return np.array(marks, dtype=bool)
 
 
-def read_options(folder: Folder) -> dict[str, Any]:
-    """Return the options that ``prepare.json`` of a data folder records; empty without the file."""
+def read_report(folder: Folder) -> dict[str, Any]:
+    """Read ``prepare.json`` of a data folder; an empty dict without the file."""
     path = Path(folder) / "prepare.json"
     report = read_json(path) if path.exists() else {}
-    options = report.get("options") if isinstance(report, dict) else None
-    return options if isinstance(options, dict) else {}
+    for name, value in (("it", report), *(report.items() if isinstance(report, dict) else ())):
+        if name in ("it", "options", "digests") and not isinstance(value, dict):
+            raise UserError(f"{path}: {name} must be an object, but is {type(value).__name__}.")
+    return report
+
+
+def read_options(folder: Folder) -> dict[str, Any]:
+    """Return the options of the preparation, from ``prepare.json`` of a data folder."""
+    return read_report(folder).get("options", {})
 
 
 def load_tokenizer(folder: Folder, kind: Kind) -> Callable[[str], list[str]]:
     """Return the function with which ``prepare`` tokenized the texts of a data folder."""
-    options = read_options(folder)
+    options, path = read_options(folder), os.path.join(folder, "prepare.json")
     name = options.get("tokenizer")
+    # ptb are the rules of scoring, which this folder of the package cannot import
+    if name in (None, "ptb"):
+        raise UserError(
+            f"{path}: `tokenizer` is {name}: each record must have the field `tokens`, what "
+            "prepare binarised."
+        )
     if kind is VIDEOS:
         subwords, normalise = Subwords.load(folder), TOKENIZERS.get(str(name), str)
         return lambda text: subwords.encode(normalise(text))
     if kind is PROMPTS:
         return tokenize_story_text if name == "story" else str.split
-    if name is None:
-        return str.split
     try:
         return CaptionTokenizer(
             name,
             keep_case=options.get("keep_case", False),
             keep_punctuation=options.get("keep_punctuation", False),
         )
-    except ValueError as error:  # such as ptb, whose tokens are in the records
-        raise UserError(f"{os.path.join(folder, 'prepare.json')}: {error}") from None
+    except ValueError as error:
+        raise UserError(f"{path}: {error}") from None
+
+
+def _count_lines(record: Record, kind: Kind) -> int:
+    if kind is CAPTIONS:
+        return len(record["captions"])
+    return 0 if record.get("reference_only") else 1
 
 
 def _check_record(record: Record, kind: Kind, where: str) -> None:

@@ -42,14 +42,14 @@ def split_names(folder: Folder) -> list[str]:
     return [x for x in SPLITS if x in names] + sorted(names.difference(SPLITS))
 
 
-def open_split(folder: Folder, name: str, pair: Optional[tuple[str, str]] = None) -> Split:
+def open_split(folder: Folder, name: str, pair: Optional[tuple[str, ...]] = None) -> Split:
     """Open a split of a data folder.
 
     Args:
         folder: Data folder; also a subfolder with one side of the pairs, for language models.
         name: Name of the split.
-        pair: Suffixes of source and target in a folder of ``fairseq-preprocess``, if they are not
-            those of the releases.
+        pair: Suffixes of source and target in a folder without records, or () for a single text;
+            by default what the folder has.
     """
     root = Path(folder)
     # the folder of a language model has binarised text only; its records are in the folder above

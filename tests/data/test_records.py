@@ -59,7 +59,11 @@ def test_story_that_is_a_reference_only_is_no_line(tmp_path):
     story = {"images": IMAGES, "sentences": SENTENCES, "album": "1", "id": "s"}
     other = {**story, "images": IMAGES[::-1], "sentences": ["Home", "", "", "", ""]}
     split = make_split(
-        tmp_path, story, {**other, "reference_only": True}, {**story, "missing": ["b"]}
+        tmp_path,
+        story,
+        {**other, "reference_only": True},
+        {**story, "missing": ["b"]},
+        options={"tokenizer": "whitespace", "keep_case": True, "keep_punctuation": True},
     )
     key, text = "\t".join(IMAGES), " ".join(SENTENCES)
     assert split.keys == [key, key]

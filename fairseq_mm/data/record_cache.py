@@ -1,0 +1,148 @@
+"""Keeps the binarised text of records, which training reads, up to date.
+
+fairseq's ``<split>*.bin`` and ``.idx`` are a cache of ``<split>.jsonl``: ``prepare.json`` has a
+digest of the records and the cache. If it differs, because the records or the dictionary were
+edited, or files of two folders were mixed, the text is binarised anew.
+"""
+
+import hashlib
+import json
+import logging
+import os
+import shutil
+import time
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any, Optional
+
+import numpy as np
+import torch
+from fairseq.data import Dictionary, data_utils, indexed_dataset
+
+from fairseq_mm.data.binarised_text import load_binarised_text, load_dictionary
+from fairseq_mm.data.folder_lock import FolderInUseError, only_writer
+from fairseq_mm.data.import_folder import ImportedSplit
+from fairseq_mm.data.input_files import check_line_counts, file_digest
+from fairseq_mm.data.output_file import partial_path, write_file
+from fairseq_mm.data.record_split import (
+    LANGUAGE_MODELS,
+    Folder,
+    Split,
+    read_options,
+    read_report,
+)
+from fairseq_mm.data.subwords import SUBWORD_FILES
+from fairseq_mm.errors import UserError
+
+logger = logging.getLogger(__name__)
+
+
+def cache_digest(folder: Folder, name: str) -> str:
+    """Compute the SHA-256 of a split's records and of all files that binarise them: dictionaries,
+    subwords, options of the preparation, and the binarised text."""
+    split, root = Split(folder, name), Path(folder)
+    files = [root / f"{name}.jsonl", *sorted(root.glob("dict*.txt"))]
+    files += [root / file for file in sorted(SUBWORD_FILES)]
+    for side in split.sides or (None,):
+        files += [Path(f"{split.base(side)}.{end}") for end in ("bin", "idx")]
+    digests = {file.name: file_digest(file) for file in files if file.exists()}
+    content = json.dumps([digests, read_options(folder)], sort_keys=True)
+    return hashlib.sha256(content.encode()).hexdigest()
+
+
+def write_cache(folder: Folder, name: str) -> None:
+    """Binarise the records of a split with the dictionaries of the folder.
+
+    The files are those of ``fairseq-preprocess``. In a folder of prompts, the subfolders for
+    language models get them, too.
+    """
+    split = Split(folder, name)
+    with partial_path(str(split.base(None))) as partial:
+        os.mkdir(partial)
+        for side in split.sides or (None,):
+            base = os.path.join(partial, split.base(side).name)
+            _binarise(split, side, base)
+            for target in (split.base(side), *_copies(split, side)):
+                for end in ("bin", "idx"):
+                    copy = f"{base}.{end}.copy"
+                    shutil.copyfile(f"{base}.{end}", copy)
+                    os.replace(copy, f"{target}.{end}")
+
+
+def _copies(split: Split, side: Optional[str]) -> list[Path]:
+    """Return the paths, without extension, at which a language model reads a side of the pairs."""
+    root = Path(split.folder)
+    folders = [root / x for x, its_side in LANGUAGE_MODELS.items() if its_side == side]
+    return [folder / split.name for folder in folders if folder.is_dir()]
+
+
+def _binarise(split: Split, side: Optional[str], base: str) -> None:
+    dictionary = load_dictionary(split.dictionary_path(side))
+    find, unknown, end = dictionary.indices.get, dictionary.unk(), dictionary.eos()
+    builder = indexed_dataset.make_builder(f"{base}.bin", "mmap", vocab_size=len(dictionary))
+    for line, words in enumerate(split.iterate_tokens(side)):
+        indices = [find(word, unknown) for word in words]
+        if not indices or min(indices) < unknown:  # <s>, padding and </s> come first
+            what = "no word" if not indices else "one of fairseq's control symbols"
+            raise UserError(f"{split.where(line)}: has {what} in its text.")
+        builder.add_item(torch.tensor([*indices, end]))
+    builder.finalize(f"{base}.idx")
+
+
+def record_digests(folder: Folder, names: Iterable[str]) -> None:
+    """Write the digests of splits to ``prepare.json``."""
+    path = Path(folder) / "prepare.json"
+    report = read_report(folder)
+    digests = {name: cache_digest(folder, name) for name in names}
+    report["digests"] = {**report.get("digests", {}), **digests}
+    write_file(path, json.dumps(report, indent=2, ensure_ascii=False) + "\n")
+
+
+def load_texts(split: Split, dictionaries: Sequence[Dictionary]) -> list[Any]:
+    """Load the binarised texts of a split: source and target, or the only text.
+
+    If they were not made from the split's records, they are made anew; other processes wait.
+    """
+    bases = [str(split.base(side)) for side in split.sides or (None,)]
+    if isinstance(split, ImportedSplit):
+        return _load_imported(split, bases, dictionaries)
+    while not _is_current(split):
+        try:
+            with only_writer(split.folder):
+                if not _is_current(split):
+                    logger.info(f"{split.path}: is not the text that was binarised; binarising it")
+                    write_cache(split.folder, split.name)
+                    record_digests(split.folder, [split.name])
+        except FolderInUseError:
+            time.sleep(0.5)
+        except OSError as error:
+            raise UserError(
+                f"{split.path}: must be binarised anew, but {split.folder} cannot be written "
+                f"({error.strerror})."
+            ) from None
+    return [data_utils.load_indexed_dataset(base) for base in bases]
+
+
+def _is_current(split: Split) -> bool:
+    digest = read_report(split.folder).get("digests", {}).get(split.name)
+    return digest == cache_digest(split.folder, split.name)
+
+
+def _load_imported(
+    split: ImportedSplit, bases: Sequence[str], dictionaries: Sequence[Dictionary]
+) -> list[Any]:
+    """Load and check the text of a folder without records."""
+    texts = []
+    counts = {} if split.keys is None else {f"{split.name}.visual_ids": len(split.keys)}
+    for base, dictionary in zip(bases, dictionaries):
+        text = load_binarised_text(base, num_types=len(dictionary), end=dictionary.eos())
+        empty = np.flatnonzero(np.asarray(text.sizes) <= 1)  # </s> is the only token
+        if len(empty):
+            raise UserError(
+                f"{base}.idx: line {empty[0] + 1} is empty ({len(empty)} empty in all): each line "
+                "must have at least one word."
+            )
+        texts.append(text)
+        counts[f"{base}.idx"] = len(text)
+    check_line_counts(counts)
+    return texts
