@@ -9,8 +9,9 @@ import re
 from pathlib import Path
 from typing import Any, NamedTuple, Optional
 
-from fairseq_mm.data.binarised_text import check_line_counts, load_binarised_text, load_dictionary
+from fairseq_mm.data.binarised_text import load_binarised_text, load_dictionary
 from fairseq_mm.data.indexed_oov import restore_oov_words
+from fairseq_mm.data.input_files import check_line_counts
 from fairseq_mm.data.split_files import read_oov_words, read_visual_ids
 from fairseq_mm.data.split_text import Folder
 from fairseq_mm.data.story_text import SEPARATOR

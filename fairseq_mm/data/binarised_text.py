@@ -7,13 +7,12 @@ lines are read.
 
 import os
 import struct
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any, Optional
 
 import numpy as np
 from fairseq.data import Dictionary, data_utils
 
-from fairseq_mm.data.input_files import check_line_counts
 from fairseq_mm.errors import UserError
 
 _MMAP_MAGIC = b"MMIDIDX\x00\x00"
@@ -85,29 +84,6 @@ def load_binarised_text(base: str, *, num_types: int, end: int) -> Any:
             f"words and 4 symbols: it was binarised with another dictionary; {remedy}"
         )
     return text
-
-
-def load_text_pair(
-    base: str, languages: Sequence[str], dictionaries: Sequence[Dictionary]
-) -> dict[str, Any]:
-    """Load source and target of a split that ``fairseq-preprocess`` binarised as a pair.
-
-    Args:
-        base: Path of the split's files without extensions, such as ``data/train``.
-        languages: Extensions of source and target, such as ``tran`` and ``desc``.
-        dictionaries: Dictionaries of source and target.
-
-    Returns:
-        Dictionary from the path of a text, without ``.bin`` and ``.idx``, to the lines of the text;
-        the source is first.
-    """
-    texts = {}
-    for language, dictionary in zip(languages, dictionaries):
-        path = f"{base}.{'-'.join(languages)}.{language}"
-        texts[path] = load_binarised_text(path, num_types=len(dictionary), end=dictionary.eos())
-        check_no_empty_line(f"{path}.idx", np.asarray(texts[path].sizes))
-    check_line_counts({f"{path}.idx": len(text) for path, text in texts.items()})
-    return texts
 
 
 def check_no_empty_line(path: str, sizes: np.ndarray) -> None:

@@ -9,7 +9,7 @@ from fairseq.data import Dictionary, FairseqDataset
 from torch import Tensor
 
 from fairseq_mm.data.collate import collate
-from fairseq_mm.data.split_files import first_lines
+from fairseq_mm.data.records import first_lines
 from fairseq_mm.errors import UserError
 
 

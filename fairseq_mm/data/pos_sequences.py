@@ -1,13 +1,12 @@
-"""Reads part-of-speech sequences from the files ``<split>.tags``, or samples them for generation.
+"""Reads part-of-speech sequences from the records of captions, or samples them for generation.
 
-A file ``<split>.tags`` has one line for each line of the split's text, with one tag for each token,
-separated by spaces. ``scripts/tag_pos.py`` makes the files; the output of any other tagger can be
-used. A model reads the tags as source text, ended by ``</s>``, the tag of the sentence's end (Kiros
-et al. 2014, section 2.5: https://arxiv.org/abs/1411.2539).
+The field ``tags`` of a record has a text for each caption, with one tag for each token, separated
+by spaces. ``scripts/tag_pos.py`` writes it; any other tagger can be used. A model reads the tags as
+source text, ended by ``</s>``, the tag of the sentence's end (Kiros et al. 2014, section 2.5:
+https://arxiv.org/abs/1411.2539).
 """
 
 import logging
-import os
 import random
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -19,8 +18,8 @@ import numpy as np
 import torch
 from fairseq.data import Dictionary
 
-from fairseq_mm.data.binarised_text import build_dictionary, check_line_counts
-from fairseq_mm.data.input_files import read_lines
+from fairseq_mm.data.binarised_text import build_dictionary
+from fairseq_mm.data.records import Split, open_split
 from fairseq_mm.errors import UserError
 
 logger = logging.getLogger(__name__)
@@ -57,10 +56,13 @@ class TagLines:
         return self._tags[self._ends[line] - self.sizes[line] : self._ends[line]]
 
 
-def read_tags(path: str) -> list[str]:
-    """Read the lines of a ``.tags`` file."""
-    what = "it has the tags of each line of text: make it with scripts/tag_pos.py"
-    return [line for _, line in read_lines(path, what=what)]
+def get_tags(records: Split) -> list[str]:
+    """Return the part-of-speech sequence of each line of a split."""
+    tags = records.field("tags")
+    if None in tags:
+        where = records.where(tags.index(None))
+        raise UserError(f"{where}: has no `tags`: make them with scripts/tag_pos.py.")
+    return tags
 
 
 def make_tag_dictionary(lines: Iterable[str]) -> Dictionary:
@@ -77,60 +79,42 @@ def make_tag_dictionary(lines: Iterable[str]) -> Dictionary:
     return dictionary
 
 
-def load_tag_dictionary(folder: str) -> Dictionary:
-    """Build the dictionary of the tags in ``train.tags`` of a data folder."""
-    path = os.path.join(folder, "train.tags")
-    dictionary = make_tag_dictionary(read_tags(path))
-    if len(dictionary) == dictionary.nspecial:
-        raise UserError(f"{path}: must have tags in each line, but is empty.")
-    return dictionary
-
-
-def load_pos_sequences(
-    path: str, dictionary: Dictionary, *, sizes: np.ndarray, text_path: str
-) -> TagLines:
+def load_pos_sequences(records: Split, dictionary: Dictionary, sizes: np.ndarray) -> TagLines:
     """Load the part-of-speech sequences of a split.
 
     Tags that the dictionary does not have become ``<unk>``, and are counted in a warning.
 
     Args:
-        path: Path of ``<split>.tags``.
+        records: Records of the split.
         dictionary: Dictionary of the tags.
         sizes: ``[lines]`` number of tokens in each line of the split's text, ``</s>`` included.
-        text_path: Path of the split's text, for messages.
     """
-    lines = read_tags(path)
-    check_line_counts({text_path: len(sizes), path: len(lines)})
-    sequences = TagLines(lines, dictionary)
-    # both sizes count </s>, which the files of tags do not have
-    check_alignment(path, sequences.sizes - 1, text_path, np.asarray(sizes) - 1)
+    sequences = TagLines(get_tags(records), dictionary)
+    # both sizes count </s>, which tags do not have
+    check_alignment(records, sequences.sizes - 1, np.asarray(sizes) - 1)
     if sequences.num_unknown:
-        total = int(sequences.sizes.sum()) - len(lines)
+        total = int(sequences.sizes.sum()) - len(sequences)
         logger.warning(
-            f"{path}: {sequences.num_unknown} of {total} tags are not among those of training; "
-            "the same tagger must have made both files"
+            f"{records.path}: {sequences.num_unknown} of {total} tags are not among those of "
+            "training; the same tagger must have made both"
         )
     return sequences
 
 
-def check_alignment(
-    path: str, num_tags: np.ndarray, text_path: str, num_tokens: np.ndarray
-) -> None:
+def check_alignment(records: Split, num_tags: np.ndarray, num_tokens: np.ndarray) -> None:
     """Check that each line has one tag for each token.
 
     Args:
-        path: Path of the tags, for messages.
+        records: Records of the split.
         num_tags: ``[lines]`` number of tags.
-        text_path: Path of the text, for messages.
         num_tokens: ``[lines]`` number of tokens, ``</s>`` not counted.
     """
     different = np.flatnonzero(num_tags != num_tokens)
     if len(different):
         line = int(different[0])
         raise UserError(
-            f"{path}:{line + 1}: has {num_tags[line]} tags, but line {line + 1} of {text_path} has "
-            f"{num_tokens[line]} tokens ({len(different)} such lines): each token must have one "
-            "tag."
+            f"{records.where(line)}: each token must have one tag, but a caption has "
+            f"{num_tokens[line]} tokens and {num_tags[line]} tags ({len(different)} such lines)."
         )
 
 
@@ -163,9 +147,9 @@ class FolderPosSequences:
     """Part-of-speech sequences of a data folder, for a task whose model reads them.
 
     Args:
-        folder: Data folder with ``train.tags`` and ``<split>.tags`` for each validation split.
+        folder: Data folder whose records have tags, in the split train and in validation splits.
         words: Tags in the order of the dictionary, as a checkpoint saves them; None to build the
-            dictionary from ``train.tags``.
+            dictionary from the split train.
     """
 
     def __init__(self, folder: str, words: Optional[Sequence[str]] = None) -> None:
@@ -177,15 +161,15 @@ class FolderPosSequences:
         """Dictionary of the tags, built at the first access."""
         if self._words is not None:
             return build_dictionary(self._words)
-        return load_tag_dictionary(self.folder)
+        return make_tag_dictionary(get_tags(open_split(self.folder, "train", ())))
 
     def dataset_options(
-        self, split: str, sizes: np.ndarray, *, draw: bool = False, seed: int = 0
+        self, records: Split, sizes: np.ndarray, *, draw: bool = False, seed: int = 0
     ) -> dict[str, Any]:
         """Return the arguments of :class:`MultimodalDataset` for the tags of a split.
 
         Args:
-            split: Name of the split.
+            records: Records of the split.
             sizes: ``[lines]`` number of tokens in each line of text, ``</s>`` included.
             draw: Sample a tag sequence of the training captions for each line, instead of reading
                 the tags of the split.
@@ -193,20 +177,15 @@ class FolderPosSequences:
         """
         # the sequences of the split would show a generating model what the references are like
         if draw:
-            path = os.path.join(self.folder, "train.tags")
-            counts = count_pos_sequences(read_tags(path))
+            train = open_split(self.folder, "train", ())
+            counts = count_pos_sequences(get_tags(train))
             if not counts:
                 raise UserError(
-                    f"{path}: must have lines of {SHORTEST} to {LONGEST} tags to write captions "
-                    "by, but has none."
+                    f"{train.path}: must have captions of {SHORTEST} to {LONGEST} tags to write "
+                    "captions by, but has none."
                 )
             lines = sample_pos_sequences(counts, len(sizes), seed=seed)
             sequences = TagLines(lines, self.dictionary)
         else:
-            sequences = load_pos_sequences(
-                os.path.join(self.folder, f"{split}.tags"),
-                self.dictionary,
-                sizes=sizes,
-                text_path=os.path.join(self.folder, f"{split}.idx"),
-            )
+            sequences = load_pos_sequences(records, self.dictionary, sizes)
         return {"source": sequences, "source_dictionary": self.dictionary}

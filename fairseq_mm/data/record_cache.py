@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from fairseq.data import Dictionary, data_utils, indexed_dataset
 
-from fairseq_mm.data.binarised_text import load_binarised_text, load_dictionary
+from fairseq_mm.data.binarised_text import check_no_empty_line, load_binarised_text, load_dictionary
 from fairseq_mm.data.folder_lock import FolderInUseError, only_writer
 from fairseq_mm.data.import_folder import ImportedSplit
 from fairseq_mm.data.input_files import check_line_counts, file_digest
@@ -136,12 +136,7 @@ def _load_imported(
     counts = {} if split.keys is None else {f"{split.name}.visual_ids": len(split.keys)}
     for base, dictionary in zip(bases, dictionaries):
         text = load_binarised_text(base, num_types=len(dictionary), end=dictionary.eos())
-        empty = np.flatnonzero(np.asarray(text.sizes) <= 1)  # </s> is the only token
-        if len(empty):
-            raise UserError(
-                f"{base}.idx: line {empty[0] + 1} is empty ({len(empty)} empty in all): each line "
-                "must have at least one word."
-            )
+        check_no_empty_line(f"{base}.idx", np.asarray(text.sizes))
         texts.append(text)
         counts[f"{base}.idx"] = len(text)
     check_line_counts(counts)

@@ -80,9 +80,7 @@ class GeneratedTextScores:
 
     Args:
         references: Dictionary from the id of an item, such as an image, to its references.
-        references_path: Path of the references, for messages.
-        visual_ids: Item id of each line of the split.
-        visual_path: Path of the item ids, for messages.
+        items: Item id of each line of the split.
         tokenize: Function from a text to the tokens that are compared.
         measures: Metrics to compute in addition to BLEU and CIDEr, by name; each is a function from
             the tokens of a hypothesis and of its references to a score.
@@ -91,24 +89,17 @@ class GeneratedTextScores:
     def __init__(
         self,
         references: dict[str, list[str]],
-        references_path: str,
-        visual_ids: list[str],
-        visual_path: str,
+        items: list[str],
         *,
         tokenize: Callable[[str], Tokens] = ptb_tokenize,
         measures: Mapping[str, Measure] = CAPTION_MEASURES,
     ) -> None:
-        for number, line in enumerate(visual_ids, start=1):
-            if line not in references:
-                raise UserError(
-                    f"{references_path}: has no references for {line!r} of {visual_path}:{number}."
-                )
         self.tokenize = tokenize
         self.measures = measures
         self.references = references
-        self.visual_ids = visual_ids
+        self.items = items
         # the split's items only: they give the document frequencies
-        self.index = {item: i for i, item in enumerate(dict.fromkeys(visual_ids))}
+        self.index = {item: i for i, item in enumerate(dict.fromkeys(items))}
 
     # built when the first text is scored: fairseq loads the training split, too, whose references
     # would take gigabytes in vain
@@ -134,7 +125,7 @@ class GeneratedTextScores:
         bleu = np.zeros(NUM_SUMS, dtype=np.int64)
         sums = dict.fromkeys((_CIDER, *map(_log_key, self.measures)), 0.0)
         for line, text in hypotheses.items():
-            index = self.index[self.visual_ids[line]]
+            index = self.index[self.items[line]]
             tokens = self.tokenize(text)
             bleu += bleu_sums(tokens, self.tokenized[index])
             sums[_CIDER] += self.cider.score_item(tokens, index)

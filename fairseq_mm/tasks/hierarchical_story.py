@@ -18,16 +18,14 @@ from fairseq.data import Dictionary
 from fairseq.models import FairseqEncoderDecoderModel
 from fairseq.tasks import register_task
 
-from fairseq_mm.data.binarised_text import build_dictionary, load_dictionary, load_text_pair
+from fairseq_mm.data.binarised_text import build_dictionary, load_dictionary
 from fairseq_mm.data.multimodal_dataset import MultimodalDataset
+from fairseq_mm.data.record_cache import load_texts
+from fairseq_mm.data.records import Split
 from fairseq_mm.data.truncation import CutLines, TensorLines
 from fairseq_mm.errors import UserError
 from fairseq_mm.generation.defaults import PROMPT_STORIES, PROMPT_STORY_PRESETS, SEED
-from fairseq_mm.tasks.multimodal_task import (
-    GenerationTask,
-    GenerationTaskConfig,
-    from_folder_of_epoch,
-)
+from fairseq_mm.tasks.multimodal_task import GenerationTask, GenerationTaskConfig
 
 logger = logging.getLogger(__name__)
 
@@ -203,47 +201,47 @@ class HierarchicalStoryTask(GenerationTask):
         name = ("source", "target")[side]
         return f"give --truncate-{name} --max-{name}-positions {limit + 2}"
 
-    @from_folder_of_epoch
-    def load_dataset(
-        self, split: str, combine: Optional[bool] = None, task_cfg: Any = None, **kwargs: Any
-    ) -> None:
-        """Load a split; see :meth:`GenerationTask.load_dataset`."""
-        cfg = self.cfg
-        if task_cfg is not None:  # checkpoints of earlier versions have no task state
-            self.load_state_dict(
-                {key: getattr(task_cfg, key) for key in self.carried_options if key in task_cfg}
-            )
-        is_scored = self.is_scored(combine, kwargs)
-        sides: list[Any] = []
-        texts = load_text_pair(
-            os.path.join(cfg.data, split),
-            (cfg.source_lang, cfg.target_lang),
-            (self.src_dict, self.tgt_dict),
+    @property
+    def text_pair(self) -> tuple[str, ...]:
+        return self.cfg.source_lang, self.cfg.target_lang
+
+    def adopt(self, task_cfg: Any) -> None:
+        # checkpoints of earlier versions have no task state
+        self.load_state_dict(
+            {key: getattr(task_cfg, key) for key in self.carried_options if key in task_cfg}
         )
-        for (path, text), limit, option in zip(texts.items(), self._limits(), _TEXTS):
+
+    def build_dataset(
+        self, records: Split, combine: Optional[bool], *, generates: bool
+    ) -> MultimodalDataset:
+        """Build the dataset of a split; see :meth:`GenerationTask.build_dataset`."""
+        is_scored = self.is_scored(generates)
+        sides: list[Any] = []
+        texts = load_texts(records, (self.src_dict, self.tgt_dict))
+        for text, limit, option in zip(texts, self._limits(), _TEXTS):
             is_read = option == "source" or is_scored
-            if is_read and getattr(cfg, f"truncate_{option}"):
+            if is_read and getattr(self.cfg, f"truncate_{option}"):
                 sides.append(CutLines(text, limit, self.tgt_dict.eos()))
                 continue
             sides.append(text)
             # "is not True": in a config without its parents, the value is the text "${...}"
-            if is_read and cfg.skip_invalid_size_inputs_valid_test is not True:
-                _check_lengths(path, np.asarray(text.sizes), limit, option)
+            if is_read and self.cfg.skip_invalid_size_inputs_valid_test is not True:
+                _check_lengths(records, np.asarray(text.sizes), limit, option)
         source, target = sides
-        self.datasets[split] = MultimodalDataset(
+        logger.info(
+            f"{records.name}: {len(target)} pairs, {int(np.sum(source.sizes))} words of prompts "
+            f"and {int(np.sum(target.sizes))} of stories, ends included"
+        )
+        return MultimodalDataset(
             None,
             None,
             target,
             self.tgt_dict,
             source=source,
             source_dictionary=self.src_dict,
-            split=split,
+            split=records.name,
             shuffle=bool(combine),
             is_target_read=is_scored,
-        )
-        logger.info(
-            f"{split}: {len(target)} pairs, {int(np.sum(source.sizes))} words of prompts and "
-            f"{int(np.sum(target.sizes))} of stories, ends included"
         )
 
     def build_dataset_for_inference(
@@ -266,11 +264,11 @@ class HierarchicalStoryTask(GenerationTask):
         )
 
 
-def _check_lengths(path: str, sizes: np.ndarray, limit: int, side: str) -> None:
+def _check_lengths(records: Split, sizes: np.ndarray, limit: int, side: str) -> None:
     too_long = np.flatnonzero(sizes > limit)
     if len(too_long):
         raise UserError(
-            f"{path}: the {_TEXTS[side]} of line {too_long[0] + 1} has {sizes[too_long[0]]} "
+            f"{records.where(int(too_long[0]))}: the {_TEXTS[side]} has {sizes[too_long[0]]} "
             f"tokens, its end included, but the model has positions for {limit} ({len(too_long)} "
             f"such lines): give --truncate-{side}, or a larger --max-{side}-positions, or leave "
             "such lines out with --skip-invalid-size-inputs-valid-test."

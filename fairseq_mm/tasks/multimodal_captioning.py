@@ -1,9 +1,8 @@
 """Defines the task of captions of images: ``--task multimodal_captioning``.
 
-The data folder is made by ``fairseq-mm prepare captions`` or a script of ``scripts/``:
-``dict.txt`` and ``<split>.bin/.idx`` (``fairseq-preprocess --only-source``),
-``<split>.visual_ids``, ``<split>.references.jsonl`` and ``features.h5``. Training and perplexity
-count pairs of an image and a caption; generation and its scores count images.
+The data folder is made by ``fairseq-mm prepare captions``, or has the files of
+``fairseq-preprocess --only-source`` and ``<split>.visual_ids``; and ``features.h5``. Training and
+perplexity count pairs of an image and a caption; generation and its scores count images.
 
 The task ``visual_storytelling`` extends this task to stories of five images.
 """
@@ -22,20 +21,16 @@ from omegaconf import II, open_dict
 from torch import Tensor
 
 from fairseq_mm.compat.loading import AVERAGE_KEY
-from fairseq_mm.data.binarised_text import (
-    check_no_empty_line,
-    load_binarised_text,
-    load_dictionary,
-)
+from fairseq_mm.data.binarised_text import load_dictionary
 from fairseq_mm.data.feature_store import open_folder_features
-from fairseq_mm.data.input_files import check_line_counts
 from fairseq_mm.data.multimodal_dataset import MultimodalDataset, encode_words
 from fairseq_mm.data.pos_sequences import FolderPosSequences
-from fairseq_mm.data.split_files import first_lines, read_visual_ids
+from fairseq_mm.data.record_cache import load_texts
+from fairseq_mm.data.records import Split
 from fairseq_mm.data.word_vectors import read_word_vectors
 from fairseq_mm.errors import UserError
 from fairseq_mm.generation.defaults import CAPTIONS
-from fairseq_mm.tasks._generated_text import GeneratedTextScores, check_best_checkpoint_metric
+from fairseq_mm.tasks._generated_text import check_best_checkpoint_metric
 from fairseq_mm.tasks._generation_options import check_search
 from fairseq_mm.tasks._image_network import (
     PhotoOptions,
@@ -47,8 +42,6 @@ from fairseq_mm.tasks._ranking_validation import RankingValidation, check_best_r
 from fairseq_mm.tasks.multimodal_task import (
     MultimodalTask,
     MultimodalTaskConfig,
-    from_folder_of_epoch,
-    is_generating,
 )
 
 logger = logging.getLogger(__name__)
@@ -162,60 +155,47 @@ class MultimodalCaptioningTask(MultimodalTask):
         limit = self.cfg.max_target_positions
         return (limit, limit) if self.reads_structure else limit
 
-    @from_folder_of_epoch
-    def load_dataset(
-        self, split: str, combine: Optional[bool] = None, task_cfg: Any = None, **kwargs: Any
-    ) -> None:
-        """Load a split; see :meth:`GenerationTask.load_dataset`."""
-        assert self.features is not None  # only a task of from_provenance has none
-        visual_path = os.path.join(self.cfg.data, f"{split}.visual_ids")
-        text_path = os.path.join(self.cfg.data, split)
-        visual_ids = read_visual_ids(visual_path)
-        text = load_binarised_text(
-            text_path, num_types=len(self.dictionary), end=self.dictionary.eos()
-        )
-        check_line_counts({f"{text_path}.idx": len(text), visual_path: len(visual_ids)})
-        check_no_empty_line(f"{text_path}.idx", np.asarray(text.sizes))
-        options = self.check_split(text_path, text, visual_path, visual_ids)
+    def build_dataset(
+        self, records: Split, combine: Optional[bool], *, generates: bool
+    ) -> MultimodalDataset:
+        """Build the dataset of a split; see :meth:`GenerationTask.build_dataset`."""
+        (text,) = load_texts(records, [self.dictionary])
+        keys = records.keys
+        if keys is None:
+            raise UserError(f"{records.path}: has no ids of images, which this task reads.")
+        options = self.dataset_options(records, text)
         features: Any = self.features
         if self.photos_folder is not None:
             features = self.open_photos()
-            features.check_keys(visual_ids, split)
+            features.check_keys(keys, records.name)
             if self.cfg.preload_features:
-                features.preload(visual_ids)
-        generates = is_generating(combine, kwargs)
+                features.preload(keys)
         if self.reads_structure:
             assert self.pos_sequences is not None
             sizes = np.asarray(text.sizes)
-            options.update(self.pos_sequences.dataset_options(split, sizes, draw=generates))
-        lines = self.select_lines(visual_ids, is_generating=generates)
+            options.update(self.pos_sequences.dataset_options(records, sizes, draw=generates))
+        lines = self.select_lines(records, generates=generates)
         if self.cfg.one_per_item:
-            lines = np.flatnonzero(first_lines(visual_ids))
-        self.datasets[split] = MultimodalDataset(
-            visual_ids,
+            lines = np.flatnonzero(records.first)
+        dataset = MultimodalDataset(
+            keys,
             features,
             text,
             self.dictionary,
-            split=split,
+            split=records.name,
             lines=lines,
             shuffle=bool(combine),  # fairseq passes True only for the training split
             groups_items=self.photos_folder is not None,
             num_negatives=self.num_negatives if combine else 0,
-            is_target_read=self.is_scored(combine, kwargs),
+            is_target_read=self.is_scored(generates),
             seed=self.cfg.seed,
             **options,
         )
         logger.info(
-            f"{split}: {len(self.datasets[split])} lines of {len(set(visual_ids))} items, features "
+            f"{records.name}: {len(dataset)} lines of {int(records.first.sum())} items, features "
             f"of dimension {self.feature_dim} from {features.path}"
         )
-        if self.cfg.eval_gen and not generates and split not in self.generated_text_scores:
-            path = os.path.join(self.cfg.data, f"{split}.references.jsonl")
-            if os.path.exists(path) or split != "train":
-                path, references = self.read_references(split)
-                self.generated_text_scores[split] = GeneratedTextScores(
-                    references, path, visual_ids, visual_path
-                )
+        return dataset
 
     def open_photos(self) -> Any:
         """Return the images of ``--photos``, which are listed at the first call."""
@@ -251,13 +231,9 @@ class MultimodalCaptioningTask(MultimodalTask):
             freeze_layers_before(network, cfg.network_first_layer)
         return network
 
-    def check_split(
-        self, text_path: str, text: Any, visual_path: str, visual_ids: list[str]
-    ) -> dict[str, Any]:
-        """Check the files of a split that are specific to a task; subclasses override this method.
-
-        Returns further arguments of the split's :class:`MultimodalDataset`, by name.
-        """
+    def dataset_options(self, records: Split, text: Any) -> dict[str, Any]:
+        """Return further arguments of the :class:`MultimodalDataset` of a split, whose binarised
+        ``text`` is given."""
         return {}
 
     def build_model(self, cfg: Any, from_checkpoint: bool = False) -> Any:

@@ -6,7 +6,6 @@ fairseq's beam search if it needs them.
 
 import contextlib
 import copy
-import functools
 import logging
 import os
 from argparse import Namespace
@@ -28,15 +27,15 @@ from fairseq_mm.compat import (
     explaining_failed_compilation,
     without_cudnn_attention,
 )
-from fairseq_mm.data.binarised_split import read_binarised_references
 from fairseq_mm.data.binarised_text import build_dictionary
 from fairseq_mm.data.feature_store import FeatureStores, open_folder_features
+from fairseq_mm.data.records import Split, open_split
 from fairseq_mm.data.reward_text import RewardText
-from fairseq_mm.data.split_files import first_lines, read_references
 from fairseq_mm.errors import UserError
 from fairseq_mm.generation.defaults import ALLOW_UNK_HELP, SAMPLING_BEAM, SEED
 from fairseq_mm.generation.sampling_policy import SamplingPolicy
 from fairseq_mm.generation.task import GeneratesText
+from fairseq_mm.metrics.ptb_tokenizer import ptb_tokenize
 from fairseq_mm.tasks._generated_text import (
     CAPTION_MEASURES,
     GeneratedTextScores,
@@ -189,6 +188,11 @@ class GenerationTask(GeneratesText, FairseqTask):
                 logger.info(f"--{name.replace('_', '-')} {trained}, as the checkpoint was trained")
                 setattr(self.cfg, name, trained)
 
+    @property
+    def text_pair(self) -> tuple[str, ...]:
+        """Suffixes of source and target texts in the data folder; empty for a single text."""
+        return ()
+
     def load_dataset(
         self, split: str, combine: Optional[bool] = None, task_cfg: Any = None, **kwargs: Any
     ) -> None:
@@ -202,19 +206,52 @@ class GenerationTask(GeneratesText, FairseqTask):
                 validates.
             **kwargs: ``epoch`` if fairseq trains or validates.
         """
+        if task_cfg is not None:
+            self.adopt(task_cfg)
+        number = (kwargs.get("epoch", 1) - 1) % len(self.folders) if combine and self.folders else 0
+        task = self._with_folder(self.folders[number]) if number else self
+        records = open_split(task.cfg.data, split, task.text_pair)
+        # fairseq passes neither `combine` nor the epoch to generate
+        generates = combine is None and not kwargs
+        self.datasets[split] = task.build_dataset(records, combine, generates=generates)
+        if not combine and not generates:
+            self.prepare_scores(records)
+
+    def _with_folder(self, folder: str) -> Any:
+        """Return a task of another data folder, with the models of this task."""
+        cfg = copy.deepcopy(self.cfg)
+        cfg.data = folder
+        other = type(self).from_folder(cfg)
+        if other.target_dictionary != self.target_dictionary:
+            raise UserError(f"{folder}: its dictionary must be that of {self.folders[0]}.")
+        # what is read depends on the models
+        names = vars(self).keys() & {"models", "loaded_models"}
+        vars(other).update({name: getattr(self, name) for name in names})
+        return other
+
+    def adopt(self, task_cfg: Any) -> None:
+        """Adopt options of the config of a checkpoint's task; by default none."""
+
+    def prepare_scores(self, records: Split) -> None:
+        """Prepare the scores of generated texts in validation; by default none."""
+
+    def build_dataset(self, records: Split, combine: Optional[bool], *, generates: bool) -> Any:
+        """Build the dataset of a split.
+
+        Args:
+            records: Records of the split.
+            combine: Argument of :meth:`load_dataset`.
+            generates: True if fairseq generates.
+        """
         raise NotImplementedError
 
-    def is_scored(self, combine: Optional[bool], options: Mapping[str, Any]) -> bool:
+    def is_scored(self, generates: bool) -> bool:
         """Return True if a model reads or scores the target texts of a split.
 
         Models do so in training, in validation, and with ``--score-reference``. Otherwise,
         generation only prints the target texts.
-
-        Args:
-            combine: Argument of :meth:`load_dataset`.
-            options: Keyword arguments of :meth:`load_dataset`.
         """
-        return not is_generating(combine, options) or self.cfg.score_reference is True
+        return not generates or self.cfg.score_reference is True
 
     def suggest_lengths(self, side: int, size: int, limit: int) -> str:
         """Return the end of an error message: suggestions for a text that is too long.
@@ -398,31 +435,6 @@ class GenerationTask(GeneratesText, FairseqTask):
             raise
 
 
-def from_folder_of_epoch(load: Callable[..., None]) -> Callable[..., None]:
-    """Decorate ``load_dataset`` of a task that has a data folder for each epoch."""
-
-    @functools.wraps(load)
-    def load_dataset(
-        self: Any, split: str, combine: Optional[bool] = None, task_cfg: Any = None, **kwargs: Any
-    ) -> None:
-        number = (kwargs.get("epoch", 1) - 1) % len(self.folders) if combine and self.folders else 0
-        if number == 0:
-            load(self, split, combine, task_cfg, **kwargs)
-            return
-        cfg = copy.deepcopy(self.cfg)
-        cfg.data = self.folders[number]
-        other = type(self).from_folder(cfg)
-        if other.target_dictionary != self.target_dictionary:
-            raise UserError(f"{cfg.data}: its dictionary must be that of {self.folders[0]}.")
-        # what is read depends on the models
-        names = vars(self).keys() & {"models", "loaded_models"}
-        vars(other).update({name: getattr(self, name) for name in names})
-        load(other, split, combine, task_cfg, **kwargs)
-        self.datasets[split] = other.datasets[split]
-
-    return load_dataset
-
-
 def _has_type_of(value: Any, default: Any) -> bool:
     """Return True if a value of a checkpoint has the type of the option's default.
 
@@ -448,11 +460,13 @@ class MultimodalTask(GenerationTask):
 
     Attributes:
         measures: Metrics of generated text in addition to BLEU and CIDEr, by name.
+        score_tokenizer: Function from a text to the tokens that the metrics compare.
         generated_text_scores: Scorers of the texts that validation generates, by the name of the
             split.
     """
 
     measures: Mapping[str, Measure] = CAPTION_MEASURES
+    score_tokenizer: Callable[[str], Sequence[str]] = staticmethod(ptb_tokenize)
     feature_dim: int = 0
 
     def __init__(
@@ -517,37 +531,29 @@ class MultimodalTask(GenerationTask):
             self.feature_attributes = self.features.extractor_attributes
         return self.features
 
-    def select_lines(self, visual_ids: list[str], *, is_generating: bool) -> Optional[np.ndarray]:
+    def select_lines(self, records: Split, *, generates: bool) -> Optional[np.ndarray]:
         """Return the indices of the lines of a split to load; None for all lines.
 
         All lines of an item (an image, an image sequence or a video) would give the same
         hypothesis, so generation loads only the first line of each item unless ``--all-lines`` is
         given.
-
-        Args:
-            visual_ids: Id of each line's item.
-            is_generating: True if the split is loaded for generation.
         """
-        if is_generating and not self.cfg.all_lines:
-            return np.flatnonzero(first_lines(visual_ids))
+        if generates and not self.cfg.all_lines:
+            return np.flatnonzero(records.first)
         return None
 
-    def read_references(self, split: str) -> tuple[str, dict[str, list[str]]]:
-        """Read the references with which validation compares generated texts.
-
-        Returns:
-            Path of the references, and a dictionary from the id of an item to its references. If
-            the folder has only the binarised texts of ``fairseq-preprocess``, the binarised targets
-            are the references.
-        """
-        path = os.path.join(self.cfg.data, f"{split}.references.jsonl")
-        binarised = None
-        if not os.path.exists(path):
-            binarised = read_binarised_references(self.cfg.data, split)
-        if binarised is None:
-            return path, read_references(path)
-        logger.warning(binarised.note)
-        return binarised.path, binarised.texts
+    def prepare_scores(self, records: Split) -> None:
+        """Read the references with which ``--eval-gen`` compares generated texts."""
+        if not self.cfg.eval_gen or records.name in self.generated_text_scores:
+            return
+        self.generated_text_scores[records.name] = GeneratedTextScores(
+            records.references(),
+            records.items,
+            tokenize=self.score_tokenizer,
+            measures=self.measures,
+        )
+        if records.note:
+            logger.warning(records.note)
 
     def build_validation(self, model: Any) -> None:
         """Build the generator for validation by generated text if ``--eval-gen`` is given."""
@@ -581,7 +587,7 @@ class MultimodalTask(GenerationTask):
         if self.cfg.eval_gen_print_samples and hypotheses:
             line = min(hypotheses)
             logger.info(f"example hypothesis {line}: {hypotheses[line]}")
-            reference = scores.references[scores.visual_ids[line]][0]
+            reference = scores.references[scores.items[line]][0]
             logger.info(f"example reference {line}: {reference}")
         return scores.sums(hypotheses)
 
@@ -599,12 +605,3 @@ class MultimodalTask(GenerationTask):
         super().reduce_metrics(logging_outputs, criterion)
         if self.cfg.eval_gen:
             log_generated_text_scores(logging_outputs, self.measures)
-
-
-def is_generating(combine: Optional[bool], options: Mapping[str, Any]) -> bool:
-    """Return True if fairseq calls ``load_dataset`` to generate.
-
-    ``combine`` and the keyword arguments ``options`` are arguments of that call. In training and
-    validation, fairseq passes ``combine`` and the option ``epoch``; to generate, it passes neither.
-    """
-    return combine is None and not options

@@ -4,9 +4,9 @@ Yu, Dai, Liu, Fung. Vision Guided Generative Pre-trained Language Models for Mul
 Summarization. EMNLP 2021.
 
 The data folder is made by ``fairseq-mm prepare how2`` or ``fairseq-mm prepare videos``. It has
-transcripts and summaries in the pair format of ``fairseq-preprocess`` (``<split>.tran-desc.*``),
-``<split>.visual_ids``, ``<split>.references.jsonl``, ``subwords.json`` and ``features.h5``. Models
-that read only transcripts need no features.
+records of videos with transcripts and summaries, their binarised text in the pair format of
+``fairseq-preprocess``, ``subwords.json`` and ``features.h5``. Models that read only transcripts
+need no features.
 
 Differs from the released code:
 - A transcript ends with ``</s>``. In the released code it had no end, and the first token of the
@@ -29,12 +29,12 @@ from fairseq.models.bart import BARTModel
 from fairseq.tasks import register_task
 from torch import Tensor
 
-from fairseq_mm.data.binarised_text import load_dictionary, load_text_pair
+from fairseq_mm.data.binarised_text import load_dictionary
 from fairseq_mm.data.indexed_oov import oov_token, restore_oov_words
-from fairseq_mm.data.input_files import check_line_counts
 from fairseq_mm.data.multimodal_dataset import MultimodalDataset
+from fairseq_mm.data.record_cache import load_texts
+from fairseq_mm.data.records import Split
 from fairseq_mm.data.reward_text import RewardText
-from fairseq_mm.data.split_files import read_oov_words, read_visual_ids
 from fairseq_mm.data.subwords import Subwords
 from fairseq_mm.data.transcript_text import TOKENIZERS, prepared_tokenizer
 from fairseq_mm.data.truncation import CutLines, CutVideos, NoiseVideos, TensorLines
@@ -43,15 +43,12 @@ from fairseq_mm.generation.constraints import SourceOovSearch
 from fairseq_mm.generation.defaults import SUMMARIES
 from fairseq_mm.tasks._generated_text import (
     SUMMARY_MEASURES,
-    GeneratedTextScores,
     check_best_checkpoint_metric,
 )
 from fairseq_mm.tasks._generation_options import check_search
 from fairseq_mm.tasks.multimodal_task import (
     MultimodalTask,
     MultimodalTaskConfig,
-    from_folder_of_epoch,
-    is_generating,
 )
 
 logger = logging.getLogger(__name__)
@@ -167,6 +164,7 @@ class VideoSummarizationTask(MultimodalTask):
     generation_defaults = SUMMARIES
     config = VideoSummarizationConfig
     measures = SUMMARY_MEASURES
+    score_tokenizer = staticmethod(str.split)  # as the published scores: no normalisation
     provenance_fields = ("source_words", "subwords", "max_frames")
     carried_options = ("source_ends", "max_source_positions", "max_target_positions", "max_frames")
     side_names = ("transcript", "summary")
@@ -328,79 +326,50 @@ class VideoSummarizationTask(MultimodalTask):
         self.build_validation(model)
         return model
 
-    @from_folder_of_epoch
-    def load_dataset(
-        self, split: str, combine: Optional[bool] = None, task_cfg: Any = None, **kwargs: Any
-    ) -> None:
-        """Load a split; see :meth:`GenerationTask.load_dataset`."""
-        cfg = self.cfg
-        base = os.path.join(cfg.data, split)
+    @property
+    def text_pair(self) -> tuple[str, ...]:
+        return self.cfg.source_lang, self.cfg.target_lang
+
+    def build_dataset(
+        self, records: Split, combine: Optional[bool], *, generates: bool
+    ) -> MultimodalDataset:
+        """Build the dataset of a split; see :meth:`GenerationTask.build_dataset`."""
+        cfg, keys = self.cfg, records.keys
         videos: Optional[CutVideos] = None
         if self.reads_video is not False:
+            if keys is None:
+                raise UserError(f"{records.path}: has no ids of videos, which the model reads.")
             features, noise = self.open_features(), cfg.noise_features
             videos = (
                 NoiseVideos(features, cfg.max_frames, seed=cfg.seed)
                 if noise
                 else CutVideos(features, cfg.max_frames)
             )
-        texts = load_text_pair(base, (cfg.source_lang, cfg.target_lang), [self.dictionary] * 2)
-        transcripts, summaries = texts.values()
-        text_path = f"{list(texts)[1]}.idx"
-        visual_path, visual_ids = f"{base}.visual_ids", None
-        # text-only models train without ids; validation needs ids only to look up references
-        if videos is not None or os.path.exists(visual_path):
-            visual_ids = read_visual_ids(visual_path)
-            for number, line in enumerate(visual_ids, start=1):
-                if "\t" in line:
-                    raise UserError(
-                        f"{visual_path}:{number}: must have one key, a video's, but is {line!r}."
-                    )
-            check_line_counts(
-                {f"{next(iter(texts))}.idx": len(transcripts), visual_path: len(visual_ids)}
-            )
+        transcripts, summaries = load_texts(records, [self.dictionary] * 2)
         longest_source, longest_target = self.max_positions()
         source = self._with_ends(transcripts, longest_source)
         target = CutLines(summaries, longest_target, self.dictionary.eos())
-        generates = is_generating(combine, kwargs)
-        lines = (
-            None if visual_ids is None else self.select_lines(visual_ids, is_generating=generates)
-        )
-        self.datasets[split] = MultimodalDataset(
-            visual_ids,
+        dataset = MultimodalDataset(
+            keys,
             videos,
             target,
             self.dictionary,
             source=source,
             source_dictionary=self.dictionary,
-            split=split,
-            lines=lines,
+            split=records.name,
+            lines=self.select_lines(records, generates=generates),
             shuffle=bool(combine),  # fairseq passes True only for the training split
             start=self.start_index,
             items="videos",
-            is_target_read=self.is_scored(combine, kwargs),
+            is_target_read=self.is_scored(generates),
         )
         cut = [f"{source.num_cut} transcripts", f"{target.num_cut} summaries"]
-        if videos is not None and visual_ids is not None:
-            cut.append(f"{sum(map(videos.is_cut, set(visual_ids)))} videos")
-        logger.info(f"{split}: {len(self.datasets[split])} summaries; cut: {', '.join(cut)}")
+        if videos is not None:
+            cut.append(f"{sum(map(videos.is_cut, set(keys or ())))} videos")
+        logger.info(f"{records.name}: {len(dataset)} summaries; cut: {', '.join(cut)}")
         if self.subwords.indexed_oov and not combine and (generates or cfg.eval_gen):
-            path = f"{base}.unknowns.jsonl"
-            self.oov_words[split] = read_oov_words(path)
-            check_line_counts({text_path: len(summaries), path: len(self.oov_words[split])})
-        is_validated = cfg.eval_gen and not generates and not combine
-        if is_validated and split not in self.generated_text_scores:
-            path, references = self.read_references(split)
-            if visual_ids is None:  # the references are in the order of the lines
-                check_line_counts({text_path: len(summaries), path: len(references)})
-                visual_ids = list(references)
-            self.generated_text_scores[split] = GeneratedTextScores(
-                references,
-                path,
-                visual_ids,
-                visual_path,
-                tokenize=str.split,  # as the published scores: no normalisation
-                measures=SUMMARY_MEASURES,
-            )
+            self.oov_words[records.name] = records.field("unknowns")
+        return dataset
 
     def _with_ends(self, transcripts: Any, limit: int) -> CutLines:
         ends = str(self.cfg.source_ends)

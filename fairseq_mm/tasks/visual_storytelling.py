@@ -1,10 +1,9 @@
 """Defines the task of stories of five images: ``--task visual_storytelling``.
 
-The data folder is made by ``fairseq-mm prepare vist`` or ``fairseq-mm prepare stories``. It has the
-format of ``multimodal_captioning``, except that a line of ``<split>.visual_ids`` has five ids and a
-line of text is a whole story, with ``<sent>`` between its five sentences. Images that are listed in
-``missing_images.txt`` become padding at their place in the batch. Training and perplexity count
-stories; generation and its metrics count image sequences.
+The data folder is made by ``fairseq-mm prepare vist`` or ``fairseq-mm prepare stories``. A record
+has five images, and a line of the binarised text is a whole story, with ``<sent>`` between its five
+sentences. Images that a record lists as missing become padding at their place in the batch.
+Training and perplexity count stories; generation and its metrics count image sequences.
 
 All search methods of fairseq generate stories of exactly five sentences, see
 :mod:`fairseq_mm.generation.constraints`. With ``--sampling``, a story depends on ``--seed``, its
@@ -24,8 +23,8 @@ from fairseq.tasks import register_task
 from torch import Tensor
 
 from fairseq_mm.data.feature_store import FeatureStores
+from fairseq_mm.data.records import Split
 from fairseq_mm.data.reward_text import RewardText
-from fairseq_mm.data.split_files import MISSING_IMAGES, read_missing_images
 from fairseq_mm.data.story_text import NUM_IMAGES, SEPARATOR
 from fairseq_mm.errors import UserError
 from fairseq_mm.generation.config import GenerationConfig
@@ -112,39 +111,32 @@ class VisualStorytellingTask(MultimodalCaptioningTask):
     ) -> None:
         super().__init__(cfg, dictionary, **options)
         self.rows_per_image = rows_per_image
-        self.missing: frozenset[str] = frozenset()
         path = "the dictionary"
         if self.features is not None:
             path = os.path.join(cfg.data, "dict.txt")
-            self.missing = read_missing_images(cfg.data)
-            self.rows_per_image = _rows_per_image(self.features, self.missing)
+            self.rows_per_image = _rows_per_image(self.features)
         self.separator_index = find_separator(dictionary, path)
         self.build_constraints()
 
-    def check_split(
-        self, text_path: str, text: Any, visual_path: str, visual_ids: list[str]
-    ) -> dict[str, Any]:
+    def dataset_options(self, records: Split, text: Any) -> dict[str, Any]:
         """Check that every line has five images and five sentences."""
-        for number, line in enumerate(visual_ids, start=1):
-            keys = line.split("\t")
-            if len(keys) != NUM_IMAGES:
+        missing = records.missing
+        masked = []
+        for line, key in enumerate(records.keys or ()):
+            images = key.split("\t")
+            if len(images) != NUM_IMAGES or missing.issuperset(images):
                 raise UserError(
-                    f"{visual_path}:{number}: must have {NUM_IMAGES} keys separated by tabs, "
-                    f"one for each sentence, but has {len(keys)}."
+                    f"{records.where(line)}: must have {NUM_IMAGES} images, and features of one at "
+                    "least."
                 )
-            if self.missing.issuperset(keys):
-                raise UserError(
-                    f"{visual_path}:{number}: all {NUM_IMAGES} images of the story are in "
-                    f"{os.path.join(self.cfg.data, MISSING_IMAGES)}: leave the story out."
-                )
-        _check_sentences(f"{text_path}.idx", text, self.separator_index)
-        missing = [self.missing.intersection(line.split("\t")) for line in visual_ids]
-        if any(missing):
+            masked.append(missing.intersection(images))
+        _check_sentences(records, text, self.separator_index)
+        if any(masked):
             logger.info(
-                f"{visual_path}: {len(frozenset().union(*missing))} images of "
-                f"{sum(map(bool, missing))} stories are missing, and padding in the batch"
+                f"{records.path}: {len(frozenset().union(*masked))} images of "
+                f"{sum(map(bool, masked))} stories are missing, and padding in the batch"
             )
-        return {"missing": self.missing, "rows_per_image": self.rows_per_image}
+        return {"missing": missing, "rows_per_image": self.rows_per_image}
 
     def build_constraints(self, *, no_repeat_ngram: int = 0) -> StoryConstraints:
         """Build the constraints of the generated stories from the config."""
@@ -249,40 +241,29 @@ class VisualStorytellingTask(MultimodalCaptioningTask):
         return self.dictionary.string(tokens, extra_symbols_to_ignore={self.separator_index})
 
 
-def _rows_per_image(features: FeatureStores, missing: frozenset[str]) -> int:
-    """Return the number of regions per image, which all images but the ``missing`` must share."""
+def _rows_per_image(features: FeatureStores) -> int:
+    """Return the number of regions per image, which all images must share."""
     counts: dict[int, str] = {}  # number of regions -> first image with it
     for key in features.ids:
-        if key not in missing:
-            counts.setdefault(features.count_rows(key), key)
-    if not counts:
-        raise UserError(f"{features.path}: has no features of any image.")
-    (rows, key), *others = counts.items()
-    if others:
+        counts.setdefault(features.count_rows(key), key)
+    if len(counts) != 1 or 0 in counts:
+        found = ", ".join(f"{key!r} has {rows}" for rows, key in counts.items())
         raise UserError(
-            f"{features.path}: all images must have the same number of regions, but "
-            f"{key!r} has {rows}, and {others[0][1]!r} has {others[0][0]}."
+            f"{features.path}: all images must have the same number of regions, one or more, but "
+            f"{found or 'it has no images'}."
         )
-    if not rows:
-        raise UserError(f"{features.path}: {key!r} has no region.")
-    return rows
+    return next(iter(counts))
 
 
-def _check_sentences(path: str, text: Any, separator: int) -> None:
+def _check_sentences(records: Split, text: Any, separator: int) -> None:
     """Raise UserError if a line of ``text`` is no story of five sentences with words."""
-    wrong = []
-    for number in range(len(text)):
-        line = text[number].numpy()
-        ends = np.flatnonzero(line == separator)
+    for line in range(len(text)):
+        tokens = text[line].numpy()
+        ends = np.flatnonzero(tokens == separator)
         # the last sentence ends with </s>
-        lengths = np.diff(ends, prepend=-1, append=len(line) - 1) - 1
-        if len(ends) != NUM_IMAGES - 1:
-            wrong.append((number, f"{len(ends)} {SEPARATOR!r}, but a story has {NUM_IMAGES - 1}"))
-        elif not lengths.all():
-            wrong.append((number, f"no word in sentence {int(np.argmin(lengths)) + 1}"))
-    if wrong:
-        number, what = wrong[0]
-        raise UserError(
-            f"{path}: line {number + 1} has {what}: each line must be {NUM_IMAGES} sentences "
-            f"with words, joined by {SEPARATOR} ({len(wrong)} such lines)."
-        )
+        lengths = np.diff(ends, prepend=-1, append=len(tokens) - 1) - 1
+        if len(ends) != NUM_IMAGES - 1 or not lengths.all():
+            raise UserError(
+                f"{records.where(line)}: must be {NUM_IMAGES} sentences with words, joined by "
+                f"{SEPARATOR}, but has sentences of {', '.join(map(str, lengths))} words."
+            )
