@@ -171,10 +171,6 @@ class ImportedSplit(Split):
             if not isinstance(key, str) or not texts or not _are_texts(texts):
                 raise UserError(f'{where}: must be {{"id": "...", "references": ["...", ...]}}.')
             references[key] = texts
-        for line, key in enumerate(self.keys or (), 1):
-            if key not in references:
-                ids = self._file("visual_ids")
-                raise UserError(f"{path}: has no references for {key!r} of {ids}:{line}.")
         return references
 
     def _published(self) -> Optional[Iterator[str]]:
@@ -185,7 +181,7 @@ class ImportedSplit(Split):
             return None
         if keys is None:  # of videos without features: the references are in the order of the lines
             return (text for texts in references.values() for text in texts)
-        if any(len(references[key]) != count for key, count in Counter(keys).items()):
+        if any(len(references.get(key, ())) != count for key, count in Counter(keys).items()):
             return None
         # lines of an image need not be neighbours
         texts = {key: iter(references[key]) for key in dict.fromkeys(keys)}
@@ -193,10 +189,21 @@ class ImportedSplit(Split):
 
     def _explicit(self, seen: set[str], key: Optional[str]) -> Record:
         """Return the references of a key whose texts are not its references, at its first line."""
-        if key is None or self._references is None or key in seen:
+        if key is None or key in seen or key not in (self._references or ()):
             return {}
         seen.add(key)
         return {"references": self._references[key]}
+
+    def references(self, of: str = "item") -> dict[str, list[str]]:
+        ending = "references.jsonl" if of == "item" else "album_references.jsonl"
+        known = self._read_references(ending)
+        for line, key in enumerate(self.keys or (), 1):
+            if known is not None and key not in known:
+                path = self._file("visual_ids")
+                raise UserError(
+                    f"{self._file(ending)}: has no references for {key!r} of {path}:{line}."
+                )
+        return super().references(of)
 
     def _readable(self, side: Optional[str] = None) -> Iterator[str]:
         """Yield the decoded text of each line."""
@@ -276,7 +283,7 @@ class ImportedSplit(Split):
                 record["missing"] = missing
             if with_tokens:
                 record["tokens"] = " ".join(tokens)
-            if album_references is not None and key not in seen:
+            if album_references is not None and key not in seen and key in album_references:
                 record["album_references"] = album_references[key]
             yield {**record, **self._explicit(seen, key)}
 

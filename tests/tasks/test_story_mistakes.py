@@ -92,12 +92,12 @@ def test_prompts_and_stories_have_a_word_and_as_many_lines(data, tmp_path):
 def test_texts_longer_than_the_models_positions(data, tmp_path):
     write_lines(data, "train", "wp_source", [[5, 2]] * 6 + [[5] * 39 + [2], [5] * 40 + [2]])
     message = (
-        r"wp_source: the prompt of line 7 has 40 tokens, its end included, but the model has "
+        r"line 7: the prompt has 40 tokens, its end included, but the model has "
         r"positions for 38 \(2 such lines\): give --truncate-source, or a larger --max-source-p"
     )
     refuse_to_train(data, tmp_path, message)
     write_lines(data, "valid", "wp_target", [[5, 2]] * 4 + [[5] * 42 + [2]])
-    refuse_to_train(data, tmp_path, r"the story of line 5 has 43 .* for 42", "--truncate-source")
+    refuse_to_train(data, tmp_path, r"line 5: the story has 43 .* for 42", "--truncate-source")
 
 
 def test_texts_longer_than_the_frozen_models_positions(data, story, tmp_path):

@@ -131,7 +131,7 @@ def test_stories_are_generated_for_references_of_any_length(folders, short, gene
     assert {int(n): len(x.split()) + 1 for n, x in targets.items()} == {
         n: sizes(data)[n] for n in lines
     }
-    with pytest.raises(UserError, match=rf"the prompt of line \d+ has .* for 6 .*{SKIP}"):
+    with pytest.raises(UserError, match=rf"line \d+: the prompt has .* for 6 .*{SKIP}"):
         generate("hierarchical_story", data, path)
     _, lines = generate("hierarchical_story", data, path, "--truncate-source")
     assert lines == list(range(len(prompts)))
@@ -140,7 +140,7 @@ def test_stories_are_generated_for_references_of_any_length(folders, short, gene
 def test_scores_of_references_need_positions_for_them(folders, short, generate):
     data, path = folders["hierarchical_story"], short("hierarchical_story")
     options = ("--truncate-source", "--score-reference")
-    with pytest.raises(UserError, match=rf"the story of line \d+ has .* for 18 .*{SKIP}"):
+    with pytest.raises(UserError, match=rf"line \d+: the story has .* for 18 .*{SKIP}"):
         generate("hierarchical_story", data, path, *options)
     _, lines = generate("hierarchical_story", data, path, *options, SKIP)
     assert lines == np.flatnonzero(sizes(data) <= 18).tolist()

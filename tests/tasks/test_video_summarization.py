@@ -364,12 +364,12 @@ def test_other_architectures_and_ensembles_are_refused(data):
         (
             "valid.visual_ids",
             lambda text: text.replace("valid3\n", ""),
-            r"valid\.tran-desc\.tran\.idx has 5 lines, but .*valid\.visual_ids has 4",
+            r"valid\.visual_ids has 4 lines, but .*valid\.tran-desc\.tran\.idx has 5",
         ),
         (
             "valid.visual_ids",
             lambda text: text.replace("valid3\n", "valid3\tvalid2\n"),
-            r"valid\.visual_ids:4: must have one key, a video's, but is 'valid3\\tvalid2'",
+            r"no features for 'valid3\\tvalid2'",
         ),
         (
             "valid.visual_ids",
@@ -389,7 +389,7 @@ def test_other_architectures_and_ensembles_are_refused(data):
         (
             "valid.unknowns.jsonl",
             lambda text: "[]\n",
-            r"valid\.tran-desc\.desc\.idx has 5 lines, but .*valid\.unknowns\.jsonl has 1",
+            r"`summary` has 5 lines, but .* `unknowns` has 1",
         ),
     ],
 )
