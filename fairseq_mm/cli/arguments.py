@@ -7,13 +7,21 @@ from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple, Optional
 
 from fairseq_mm.errors import UserError
-from fairseq_mm.generation.defaults import ALLOW_UNK_HELP, SEED, UTILITIES, WEIGHTS_DTYPES
+from fairseq_mm.generation.defaults import FAIRSEQ_DEFAULTS, SEED, UTILITIES, WEIGHTS_DTYPES
 
 CHECKPOINT_HELP = (
-    "Checkpoint, or folder with checkpoint_best.pt or else checkpoint_last.pt, or model folder of "
-    f"fairseq-mm export, or OWNER/NAME of the Hugging Face hub; several, separated by "
+    f"Checkpoint, its folder, or OWNER/NAME of the Hugging Face hub; several, separated by "
     f"{os.pathsep!r}, are an ensemble"
 )
+
+
+def positive(text: str) -> int:
+    """Parse an integer of 1 or more; for ``type`` of argparse options."""
+    # int() would also read "1_0", " 1" and "+1"
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"must be a number of 1 or more, but is {text!r}")
+    return int(text)
+
 
 # one table, so that an option has the same name and meaning in every subcommand
 SHARED: dict[str, dict[str, Any]] = {
@@ -22,8 +30,7 @@ SHARED: dict[str, dict[str, Any]] = {
     "split": {"metavar": "NAME", "help": "Split of the data folder, such as valid."},
     "weights": {
         "metavar": "FILE",
-        "help": "State dict file of the extractor (default: found by its content beside the "
-        "checkpoint).",
+        "help": "Weights of the extractor, if not beside the checkpoint.",
     },
     "features": {
         "metavar": "STORE",
@@ -31,28 +38,22 @@ SHARED: dict[str, dict[str, Any]] = {
     },
     "embedding": {
         "metavar": "PATH",
-        "help": "Checkpoint of the image-sentence embedding (vse_lstm, vse_gru, vse_bow) on whose "
-        "vectors the model was trained.",
+        "help": "Embedding (vse_*) on whose vectors the model was trained.",
     },
     "device": {
         "metavar": "NAME",
-        "help": "Device: cpu, cuda or cuda:1 (default: a GPU where there is one).",
+        "help": "Device: cpu, cuda or cuda:1 (default: a GPU if any).",
     },
     "batch_size": {
-        "type": int,
+        "type": positive,
         "metavar": "N",
-        "help": "Number of inputs per batch; changes speed and memory, not results (default: 100 "
-        "for captions; 32 for stories and 8 for summaries, on a GPU four times as many).",
+        "help": "Inputs per batch; changes only speed and memory.",
     },
     "output": {
         "metavar": "FILE",
-        "help": "Write to this file; a name that ends in .jsonl means --jsonl (default: standard "
-        "output).",
+        "help": "Write to this file; .jsonl means --jsonl.",
     },
-    "jsonl": {
-        "action": "store_true",
-        "help": "Write one JSON object per line: id, hypothesis, score and more.",
-    },
+    "jsonl": {"action": "store_true", "help": "Write one JSON object per input."},
     "json": {"metavar": "FILE", "help": "Write the result as JSON to this file."},
     "html": {"metavar": "FILE", "help": "Write an HTML page of inputs and outputs."},
     "seed": {"type": int, "help": f"Seed of random numbers (default: {SEED})."},
@@ -61,85 +62,57 @@ SHARED: dict[str, dict[str, Any]] = {
 # named as in fairseq-generate, whose options do the same
 GENERATION: dict[str, dict[str, Any]] = {
     "beam": {"type": int, "metavar": "N", "help": "Width of the beam; 1 is greedy search."},
-    "nbest": {
-        "type": int,
-        "metavar": "N",
-        "help": "Number of hypotheses for each input; a --beam that is not given is at least N.",
-    },
+    "nbest": {"type": int, "metavar": "N", "help": "Hypotheses of each input."},
     "sampling": {"action": "store_true", "help": "Sample tokens instead of searching."},
     "sampling_topk": {
         "type": int,
         "metavar": "K",
-        "help": "Sample from the K most probable tokens instead of all tokens.",
+        "help": "Sample from the K most probable tokens.",
     },
     "sampling_topp": {
         "type": float,
         "metavar": "P",
-        "help": "Sample from the smallest set of tokens whose probabilities sum up to P, instead "
-        "of all tokens.",
+        "help": "Sample from the fewest tokens with probability P.",
     },
     "typical_p": {
         "type": float,
         "metavar": "P",
-        "help": "Sample from the tokens whose information content is nearest to the entropy and "
-        "whose probabilities sum up to P (locally typical sampling).",
+        "help": "Sample from the locally typical tokens with probability P.",
     },
     "mbr": {
         "choices": UTILITIES,
-        "help": "Minimum Bayes risk: of the --beam N texts (default: 16) that --sampling samples, "
-        "return those most similar to the other samples by this metric.",
+        "help": "Of the --beam N samples (default: 16), take those most similar to the others.",
     },
-    "temperature": {
-        "type": float,
-        "metavar": "T",
-        "help": "Divisor of the logits; above 1 flattens the distribution.",
-    },
+    "temperature": {"type": float, "metavar": "T", "help": "Divisor of the logits."},
     "lenpen": {
         "type": float,
         "metavar": "X",
-        "help": "Length penalty, from 0 to 10; above 1 favours long texts.",
+        "help": "Length penalty; above 1 favours long texts.",
     },
-    "min_len": {"type": int, "metavar": "N", "help": "Minimum length in tokens, </s> not counted."},
-    "max_len_b": {
-        "type": int,
-        "metavar": "N",
-        "help": "Maximum length in tokens, </s> not counted.",
-    },
+    "min_len": {"type": int, "metavar": "N", "help": "Minimum length in tokens."},
+    "max_len_b": {"type": int, "metavar": "N", "help": "Maximum length in tokens."},
     "no_repeat_ngram_size": {
         "type": int,
         "metavar": "N",
-        "help": "No sequence of N tokens occurs twice; 0 allows all.",
+        "help": "No sequence of N tokens occurs twice.",
     },
     "prefix": {"metavar": "TOKENS", "help": "Tokens that every text begins with."},
-    "allow_unk": {
-        "action": "store_true",
-        "help": f"{ALLOW_UNK_HELP[0].upper()}{ALLOW_UNK_HELP[1:]}",
-    },
+    "allow_unk": {"action": "store_true", "help": "Allow <unk> in generated text."},
     "seed": {"type": int, "metavar": "N", "help": "Seed of sampling."},
     "weights_dtype": {
         "choices": WEIGHTS_DTYPES,
-        "help": "Type of the weights of linear layers on a CPU (default: float32). bfloat16 and "
-        "int8 are faster and less exact; with int8, inputs of the layers are rounded to 8 bits, "
-        "too.",
+        "help": "Type of linear layers' weights on a CPU (default: float32).",
     },
 }
 
 # not in GENERATION: a subcommand has only the constraints that its task declares
 CONSTRAINTS: dict[str, dict[str, Any]] = {
-    "min_words_per_sentence": {
-        "type": int,
-        "metavar": "N",
-        "help": "Minimum number of words in a sentence.",
-    },
-    "max_words_per_sentence": {
-        "type": int,
-        "metavar": "N",
-        "help": "Maximum number of words in a sentence, which ends there.",
-    },
+    "min_words_per_sentence": {"type": int, "metavar": "N", "help": "Minimum words of a sentence."},
+    "max_words_per_sentence": {"type": int, "metavar": "N", "help": "Maximum words of a sentence."},
     "repetition_penalty": {
         "type": float,
         "metavar": "X",
-        "help": "Divide the probability of a word that the story has n times by 1 + n * X.",
+        "help": "Divide the probability of a word that occurs n times by 1 + nX.",
     },
     "end_after_punctuation": {
         "action": "store_true",
@@ -147,21 +120,18 @@ CONSTRAINTS: dict[str, dict[str, Any]] = {
     },
 }
 
-
 # options of a search for candidates by part-of-speech sequences
 STRUCTURES: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "--data": (
-        "Data folder with the training captions and their tags (default: the folder of --split).",
+        "Training captions and tags (default: folder of --split).",
         {"metavar": "DIR"},
     ),
     "--vectors": (
-        "Feature store with the vectors of the training captions, from fairseq-mm embed --split "
-        "train --of sentences (default: embed the captions now).",
+        "Vectors of the training captions (default: embed now).",
         {"metavar": "FILE"},
     ),
     "--language-model": (
-        "ARPA file of the n-gram model (default: a Kneser-Ney trigram model of the training "
-        "captions).",
+        "ARPA file (default: Kneser-Ney trigrams of the captions).",
         {"metavar": "FILE"},
     ),
     "--candidates": ("Samples for each image (default: 1000).", {"type": int, "metavar": "N"}),
@@ -177,16 +147,16 @@ STRUCTURES: Mapping[str, tuple[str, Mapping[str, Any]]] = {
         {"type": float, "metavar": "X"},
     ),
     "--repeat-penalty": (
-        "Factor of the cosine for each repeated content word (default: 0.7).",
+        "Factor for each repeated content word (default: 0.7).",
         {"type": float, "metavar": "X"},
     ),
     "--top": (
-        "Captions of an image (default: 5 in --jsonl, else 1).",
+        "Captions of an image (default: 5 with --jsonl, else 1).",
         {"type": int, "metavar": "N"},
     ),
     "--conditions": (
-        "Conditions of candidates: the image's vector (image), or the mean vector of the nearest "
-        "words (words), captions (sentences) or both (concepts) (default: image words sentences).",
+        "Vectors to generate from: image, or means of the nearest words, sentences, or both "
+        "(concepts) (default: image words sentences).",
         {
             "nargs": "+",
             "choices": ("image", "words", "sentences", "concepts"),
@@ -194,12 +164,11 @@ STRUCTURES: Mapping[str, tuple[str, Mapping[str, Any]]] = {
         },
     ),
     "--pos-sampling": (
-        "Sample sequences by their frequency in training, or all types equally often (default: "
-        "frequency).",
+        "Sample sequences by frequency (the default), or all types equally often.",
         {"choices": ("frequency", "types")},
     ),
     "--language-score": (
-        "Mean log-probability of the words, or that of the sentence (default: word).",
+        "Log-probability of a word (the default), or of the sentence.",
         {"choices": ("word", "sentence")},
     ),
 }
@@ -211,8 +180,8 @@ def add_inputs(parser: argparse.ArgumentParser, media: str) -> None:
         "inputs",
         nargs="*",
         metavar="INPUT",
-        help=f"{media}; or FILE.jsonl with a JSON object a line (- is standard input); with "
-        "--split a data folder; with --features ids of the store.",
+        help=f"{media}; FILE.jsonl or - (standard input) with JSON lines; data folder of "
+        "--split; ids of --features.",
     )
 
 
@@ -238,10 +207,10 @@ def add(parser: Any, *names: str, **changes: Mapping[str, Any]) -> None:
 
 def add_generation(
     parser: argparse.ArgumentParser,
-    defaults: Mapping[str, Any],
+    defaults: Optional[Mapping[str, Any]],
     *,
     presets: Iterable[str] = (),
-    constraints: Optional[Mapping[str, Any]] = None,
+    constraints: Iterable[str] = (),
 ) -> None:
     """Add the options of generation, such as ``--beam``.
 
@@ -249,32 +218,23 @@ def add_generation(
     from a preset or from the task.
 
     Args:
-        defaults: Dict from the name of an option to the task's default, for the help texts; empty
-            if the defaults depend on the checkpoint.
+        defaults: Defaults of the command's task; its help names those that differ from fairseq's,
+            and leaves the options to ``fairseq-mm generate --help``. None to show all options.
         presets: Names that ``--preset`` accepts; empty to add no ``--preset``.
-        constraints: Dict from the name of an option of constrained generation, such as
-            ``max_words_per_sentence``, to its default; None to add no such options.
+        constraints: Names of options of constrained generation.
     """
-    differ = "If no default is listed, the preset or the model's task has one, described above."
-    group = parser.add_argument_group("generation", None if defaults else differ)
+    text = "If an option is not given, the preset or the model's task has a default."
+    if defaults is not None:
+        shown = [f"{flag(x)} {y}" for x, y in defaults.items() if y != FAIRSEQ_DEFAULTS[x]]
+        text = "As in fairseq-mm generate --help"
+        text += f"; by default {', '.join(shown)}." if shown else "."
+    group = parser.add_argument_group("generation", text)
     if presets:
-        group.add_argument(
-            "--preset",
-            choices=tuple(presets),
-            help="Named set of options, described above; options given explicitly take precedence.",
-        )
-    for table, values in (
-        (GENERATION, {"seed": SEED, "nbest": 1, **defaults}),
-        (CONSTRAINTS, constraints or {}),
-    ):
-        for name, about in table.items():
-            if table is CONSTRAINTS and name not in values:
-                continue
-            about = dict(about)
-            value = values.get(name)
-            if value is not None and value is not False and about.get("action") is None:
-                about["help"] = f"{about['help'].rstrip('.')} (default: {value})."
-            group.add_argument(flag(name), default=None, **about)
+        group.add_argument("--preset", choices=tuple(presets), help="Named set of options.")
+    table = {**GENERATION, **{name: CONSTRAINTS[name] for name in constraints}}
+    for name, about in table.items():
+        hidden = {} if defaults is None else {"help": argparse.SUPPRESS}
+        group.add_argument(flag(name), default=None, **{**about, **hidden})
 
 
 def generation_options(args: argparse.Namespace) -> dict[str, Any]:
@@ -290,14 +250,6 @@ def generation_options(args: argparse.Namespace) -> dict[str, Any]:
         if name in options:
             options.setdefault("sampling", True)
     return options
-
-
-def positive(text: str) -> int:
-    """Parse an integer of 1 or more; for ``type`` of argparse options."""
-    # int() would also read "1_0", " 1" and "+1"
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"must be a number of 1 or more, but is {text!r}")
-    return int(text)
 
 
 def add_numbers(group: Any, **helps: str) -> None:
@@ -388,16 +340,10 @@ def _overwrites(name: str, path: str) -> UserError:
     return UserError(f"{flag(name)} {path}: would overwrite a file that is read.")
 
 
-_AT_LEAST = {"batch_size": 1, "n": 1, "best_of": 1, "limit": 1}
-# largest index that fairseq's tensors and every reader of JSON can hold
-_GREATEST = 2**53
-
-
 def check(args: argparse.Namespace, rules: Iterable[Rule] = ()) -> None:
     """Check the command line before a checkpoint is opened.
 
-    Combinations of options (``rules``), bounds of integers, the name of the split and the paths of
-    outputs are checked.
+    Combinations of options (``rules``), the name of the split and the paths of outputs are checked.
     """
     for rule in rules:
         if not is_given(args, rule.option):
@@ -410,11 +356,6 @@ def check(args: argparse.Namespace, rules: Iterable[Rule] = ()) -> None:
         if rule.needs and not any(is_given(args, other) for other in rule.needs):
             needed = " or ".join(written(other) for other in rule.needs)
             raise UserError(f"{written(rule.option)}: needs {needed} beside it{because}.")
-    for name, least in _AT_LEAST.items():
-        value = getattr(args, name, None)
-        if value is not None and not least <= value <= _GREATEST:
-            bound = f"{least} or more" if value < least else f"at most {_GREATEST}"
-            raise UserError(f"{flag(name)} must be {bound}, but is {value}.")
     split = getattr(args, "split", None)
     if split is not None and (not split or split in (".", "..") or set("/\\") & set(split)):
         raise UserError(f"--split must be the name of a split, such as valid, but is {split!r}.")

@@ -5,12 +5,8 @@
   fairseq-mm caption data-bin/flickr8k --split valid --checkpoint best.pt
   fairseq-mm caption --features f.h5 --checkpoint best.pt --nbest 3 --jsonl
 
-Prints one line per image, the path, a tab and the caption, in input order. The
-features are extracted with the network that the checkpoint was trained on; its
-weights file is searched next to the checkpoint. Unreadable images are reported
-on stderr and skipped, and the exit status is then 2.
-With --split, each image of the split is captioned once, from the feature store,
-as by fairseq-generate.
+Prints one line per image, the path, a tab and the caption, in input order.
+Unreadable images are reported on stderr and skipped; the exit status is then 2.
 """
 
 import argparse
@@ -27,13 +23,11 @@ from fairseq_mm.generation.defaults import CAPTIONS
 _RULES = (Rule("checkpoint", needs=("inputs", "features"), because="it captions images"),)
 _OUTPUT: arguments.Rows = {
     "--nearest": (
-        "Add the training caption of this data folder that is nearest to each caption by CIDEr-D "
-        "(0 to 10).",
+        "Add the training caption nearest to each caption by CIDEr-D.",
         {"metavar": "DATA"},
     ),
     "--submission": (
-        "Write the captions, too, as COCO's evaluation server takes them "
-        "(captions_test2014_NAME_results.json).",
+        "Write the captions for COCO's evaluation server, too.",
         {"metavar": "FILE"},
     ),
 }

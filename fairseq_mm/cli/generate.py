@@ -6,21 +6,14 @@
   echo '{"prompt": "[WP] The last dragon opens a bakery."}' | \\
       fairseq-mm generate - --checkpoint checkpoints/fusion --preset paper
 
-Inputs are files and folders, JSON lines (FILE.jsonl, or - for standard input),
-a data folder with --split, or ids of a feature store with --features.
-The task of the checkpoint decides which fields a JSON line must have: an image
-({"image": "dog.jpg"}), an image sequence ({"images": [five paths, null for a
-missing one]}), a prompt ({"prompt": "..."}), or a video ({"video": "a.mp4",
-"transcript": "..."}, where the transcript is text or a file). "id" is optional.
-Paths are relative to FILE.
+A JSON line has the field of the task: {"image": "dog.jpg"}, {"images": [five
+paths, null for a missing one]}, {"prompt": "..."} or {"video": "a.mp4",
+"transcript": text or file}. "id" is optional. Paths are relative to FILE.
 
-The command writes one JSON object per line: id, hypothesis, score, fields of the
-task, and the checkpoint and options that produced them. Inputs that cannot be
-read or do not fit the task are reported on stderr and skipped, and the exit
-status is then 2.
-
-caption, tell and summarize are this command for one task, with its defaults, its
-options and readable text as output.
+Writes one JSON object per line: id, hypothesis, score, fields of the task, and
+the checkpoint and options that produced them. Unreadable inputs are reported on
+stderr and skipped, and the exit status is then 2. caption, tell and summarize are
+this command for one task, with its options and text as output.
 """
 
 import argparse
@@ -64,7 +57,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     arguments.add_inputs(parser, "File, folder")
     arguments.add(parser, "checkpoint", "weights", "embedding", "data", "split", "features")
     presets = dict.fromkeys([*PROMPT_STORY_PRESETS, *VISUAL_STORY_PRESETS])
-    arguments.add_generation(parser, {}, presets=presets, constraints=VISUAL_STORY_CONSTRAINTS)
+    arguments.add_generation(parser, None, presets=presets, constraints=VISUAL_STORY_CONSTRAINTS)
     arguments.add_output(parser, "output")
 
 

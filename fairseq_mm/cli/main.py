@@ -29,31 +29,45 @@ from fairseq_mm.generation.defaults import NAMES_ELSEWHERE
 from fairseq_mm.inference.checkpoint_files import with_local_paths
 
 # subcommand -> its line in `fairseq-mm --help`; the module has the same name with _ for -
-SUBCOMMANDS = {
-    "user-dir": "Print the folder to give as --user-dir.",
-    "prepare": "Prepare an official release, or data of your own, for training.",
-    "extract": "Extract features of images or videos to a feature store.",
-    "store": "Inspect, verify, import, merge and convert feature stores.",
-    "score": "Score generated texts against references.",
-    "embed": "Embed images, sentences and words to a feature store.",
-    "rank": "Rank images against sentences (R@K), or stories under prompts or images.",
-    "perplexity": "Compute the perplexity of texts.",
-    "inspect": "Record gates and attention of stories and summaries, as JSON or a page.",
-    "retrieve": "Retrieve images and sentences, or the stories of the nearest prompts.",
-    "index": "Index a folder of your own images for search.",
-    "search": "Search a folder of images by sentences or by another image.",
-    "convert": "Convert released and pretrained checkpoints (BART, T5, VSE, GLAC, ...).",
-    "export": "Export a model to a folder that can be shared (safetensors, JSON).",
-    "push": "Upload such a folder to the Hugging Face hub.",
-    "pretrained-options": "Print the dropouts of a pretrained BART or T5 for fairseq-train.",
-    "tell": "Generate stories of five images or of prompts.",
-    "generate": "Generate texts with a model of any task, from JSON lines.",
-    "caption": "Generate captions of images.",
-    "summarize": "Generate summaries of videos with transcripts.",
-    "serve": "Serve a page and an API that generate texts with checkpoints.",
-    "report": "Show hypotheses, images, references and scores on one HTML page.",
-    "doctor": "Check the installation, a data folder and a checkpoint.",
+GROUPS = {
+    "data": {
+        "prepare": "Prepare a release, or data of your own, for training.",
+        "extract": "Extract features of images or videos to a feature store.",
+        "store": "Inspect, verify, import, merge and convert feature stores.",
+        "embed": "Embed images, sentences and words to a feature store.",
+        "index": "Index a folder of your own images for search.",
+    },
+    "use": {
+        "caption": "Generate captions of images.",
+        "tell": "Generate stories of five images or of prompts.",
+        "summarize": "Generate summaries of videos with transcripts.",
+        "generate": "Generate texts with a model of any task.",
+        "retrieve": "Retrieve images, sentences or stories by similarity.",
+        "search": "Search a folder of images by sentences or an image.",
+        "serve": "Serve a page and an API that generate texts.",
+    },
+    "measure": {
+        "score": "Score generated texts against references.",
+        "rank": "Rank images against sentences (R@K), or stories.",
+        "perplexity": "Compute the perplexity of texts.",
+        "inspect": "Record gates and attention, as JSON or a page.",
+        "report": "Show hypotheses, images and scores on one HTML page.",
+    },
+    "share, set up": {
+        "export": "Export a model to a folder that can be shared.",
+        "push": "Upload such a folder to the Hugging Face hub.",
+        "convert": "Convert released and pretrained checkpoints.",
+        "pretrained-options": "Print the dropouts of a pretrained BART or T5.",
+        "options": "List the options of an architecture (--arch).",
+        "user-dir": "Print the folder to give as --user-dir.",
+        "doctor": "Check the installation, a data folder and a checkpoint.",
+    },
 }
+SUBCOMMANDS = {name: text for group in GROUPS.values() for name, text in group.items()}
+_EXAMPLES = """\
+  fairseq-mm prepare captions photos.jsonl --features f.h5 --output data-bin/me
+  fairseq-mm caption photo.jpg --checkpoint checkpoints/m_rnn
+  fairseq-mm score captions.jsonl --data data-bin/me --split valid"""
 
 # Removed name -> what to use instead. A name is a subcommand ("demo"), an action or a choice
 # ("convert bart"), an option ("tell --raw", or "--raw" for all subcommands), or the prefix of a
@@ -163,6 +177,9 @@ class HelpFormatter(argparse.RawDescriptionHelpFormatter):
     Indented lines, such as examples of commands, are kept as they are.
     """
 
+    def __init__(self, prog: str) -> None:
+        super().__init__(prog, max_help_position=24)
+
     def _fill_text(self, text: str, width: int, indent: str) -> str:
         lines: list[str] = []
         paragraph: list[str] = []
@@ -189,11 +206,11 @@ class Parser(argparse.ArgumentParser):
         super().__init__(**{"formatter_class": HelpFormatter, **options})
         # without a default: the parser of an action such as `store info` would overwrite the value
         # that the parser of `store` has read
-        self.add_argument_group("plugins").add_argument(
+        self.add_argument(
             "--user-dir",
             metavar="DIR",
             default=argparse.SUPPRESS,
-            help="Package with models and tasks of your own, as in fairseq's commands.",
+            help="Package with models and tasks of your own.",
         )
 
     def format_help(self) -> str:
@@ -305,25 +322,19 @@ def _run(argv: list[str]) -> int:
         if name in GONE:
             print(f"fairseq-mm: {name} is gone in 0.3.0: use {GONE[name]}.", file=sys.stderr)
             return EXIT_STATUS
-    width = max(map(len, SUBCOMMANDS))
-    indent = " " * (width + 3)
-    lines = [
-        textwrap.fill(text, 78, initial_indent=f"  {name:<{width}} ", subsequent_indent=indent)
-        for name, text in SUBCOMMANDS.items()
-    ]
     overview = Parser(
         prog="fairseq-mm",
-        usage="%(prog)s SUBCOMMAND ...",
-        description="Multimodal and long-form generation for fairseq.",
-        epilog="\n".join(["subcommands:", *lines]),
+        usage="%(prog)s SUBCOMMAND ... (SUBCOMMAND --help lists its options)",
+        description=f"Multimodal and long-form generation for fairseq.\n\n{_EXAMPLES}",
+        epilog=_list_subcommands(),
     )
     overview.add_argument("--version", action="version", version=f"fairseq-mm {__version__}")
     overview.add_argument(
-        "subcommand",
-        choices=SUBCOMMANDS,
-        metavar="SUBCOMMAND",
-        help="One of the subcommands below; each has its own --help.",
+        "subcommand", choices=SUBCOMMANDS, metavar="SUBCOMMAND", help="One of the commands below."
     )
+    if not argv:
+        overview.print_help(sys.stderr)
+        return EXIT_STATUS
     chosen = overview.parse_args(argv[:1]).subcommand
     # only the module of the subcommand: `store` does not wait for fairseq, and `doctor` also runs
     # if fairseq is broken
@@ -368,6 +379,15 @@ def _run(argv: list[str]) -> int:
             f"fairseq-mm {chosen}: {where}: cannot be written ({error.strerror}).", file=sys.stderr
         )
         return EXIT_STATUS
+
+
+def _list_subcommands() -> str:
+    """Return the subcommands in groups, a line each."""
+    width = max(map(len, SUBCOMMANDS))
+    lines = []
+    for title, group in GROUPS.items():
+        lines += [f"{title}:", "", *(f"  {name:<{width}} {x}" for name, x in group.items()), ""]
+    return "\n".join(lines)
 
 
 def _drop_output() -> None:

@@ -11,10 +11,8 @@ Prints one line per video, the path, a tab and the summary, in input order. A li
 of FILE.jsonl is {"video": "a.mp4", "transcript": text or file}. If a video has no
 transcript, the model reads "transcript not available".
 
-The features are extracted with the network that the checkpoint was trained on;
-its weights file is searched next to the checkpoint. Transcripts and videos are
-truncated as in training, which is reported on stderr. Unreadable inputs are
-reported, too, and skipped, and the exit status is then 2.
+Transcripts and videos are truncated as in training, which is reported on stderr.
+Unreadable inputs are reported, too, and skipped; the exit status is then 2.
 """
 
 import argparse

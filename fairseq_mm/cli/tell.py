@@ -10,23 +10,21 @@ model generates, or without a prompt.
   fairseq-mm tell data-bin/vist --split valid --checkpoint glac --jsonl
   fairseq-mm tell *.jpg --compare glac/best.pt xl=xl/best.pt --html systems.html
 
-Presets for prompts: paper (the default; samples from the 10 most probable tokens
-at temperature 0.8), greedy, beam, sampling. Stories have 150 tokens.
-Presets for images: beam (the default), greedy, sampling, paper (as in the
-released code of Transtory-XL). A story has five sentences of 1 to 50 words.
-
-With sampling, a story depends only on --seed and its index: its line in the
---split, or its number among the stories, counted from 0. Unreadable inputs are
-reported on stderr and skipped, and the exit status is then 2.
+Presets for prompts: paper (the default), greedy, beam, sampling; stories have 150
+tokens. Presets for images: beam (the default), greedy, sampling, paper.
+A sampled story depends only on --seed and its index: its line in the --split, or
+its number among the stories. Unreadable inputs are reported on stderr and
+skipped; the exit status is then 2.
 """
 
 import argparse
 
 from fairseq_mm.cli import arguments
 from fairseq_mm.cli.arguments import FLAG, REPEATED, Rows, Rule, positive
-from fairseq_mm.cli.generate import run_task
+from fairseq_mm.cli.generate import run_task, split_name
 from fairseq_mm.cli.prompts import read_prompts, write_prompts
 from fairseq_mm.generation.defaults import PROMPT_STORY_PRESETS, VISUAL_STORY_CONSTRAINTS
+from fairseq_mm.inference.checkpoint_files import checkpoint_files
 
 _RULES = (
     Rule("prompt_model", excludes=("prompt", "prompts"), because="it generates the prompts"),
@@ -60,37 +58,35 @@ _PROMPTS: Rows = {
         {**REPEATED, "metavar": "FILE"},
     ),
     "--prompt-model": (
-        "Language model that generates the prompts, with the source vocabulary of the story model.",
+        "Language model that generates the prompts.",
         {"metavar": "PATH"},
     ),
     "--prompts-only": ("Write the generated prompts, and no stories.", FLAG),
 }
 _IMAGES: Rows = {
     "--compare": (
-        "Several models instead of one --checkpoint; a table shows their stories.",
+        "Models to compare, behind the inputs.",
         {"nargs": "+", "metavar": "[NAME=]CKPT"},
     ),
-    "--limit": ("Maximum number of inputs of the split (default: all).", _NUMBER),
+    "--limit": ("Maximum number of inputs of the split.", _NUMBER),
     "--line": (
-        "Line of the split, counted from 0; may be given again (default: every input).",
+        "Line of the split, from 0; may be given again.",
         {"type": int, "action": "append", "metavar": "N"},
     ),
     "--images": (
-        "Folder or .tar of the images of a store, for the page; may be given again.",
+        "Images of a store, for the page; may be given again.",
         {**REPEATED, "metavar": "FOLDER"},
     ),
 }
 _CHOICE: Rows = {
-    "--n": ("Number of stories per input, or in total without inputs (default: 1).", _NUMBER),
+    "--n": ("Stories per input, or in total without inputs.", _NUMBER),
     "--best-of": ("Sample N stories per input and write the --nbest best.", _NUMBER),
     "--best-by": (
-        "Order of --best-of: by score, or by the likelihood under the story's own prompt or "
-        "images compared with 9 others (default: score).",
+        "Order by score, or by likelihood compared with 9 other inputs.",
         {"choices": ("score", "ranking")},
     ),
     "--other-prompts": (
-        "File with one prompt per line, from which --best-by ranking samples the other prompts "
-        "(default: the prompts of this run).",
+        "Prompts that --best-by ranking compares with.",
         {"metavar": "FILE"},
     ),
 }
@@ -113,5 +109,7 @@ def run(args: argparse.Namespace) -> int:
     if args.prompts_only:
         return write_prompts(args)
     arguments.require(args, "checkpoint", "compare")
+    for text in args.compare or ():  # before torch and fairseq are imported, which takes seconds
+        checkpoint_files(split_name(text)[1])
     prompts = read_prompts(args.prompt, args.prompts)
     return run_task(args, "tell", rules=_RULES, own=_OWN, given=prompts)

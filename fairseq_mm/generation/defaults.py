@@ -8,7 +8,7 @@ fairseq's ``GenerationConfig``.
 from typing import Any
 
 # the defaults of fairseq's GenerationConfig
-_FAIRSEQ: dict[str, Any] = {
+FAIRSEQ_DEFAULTS: dict[str, Any] = {
     "beam": 5,
     "max_len_a": 0,
     "max_len_b": 200,
@@ -17,13 +17,13 @@ _FAIRSEQ: dict[str, Any] = {
     "no_repeat_ngram_size": 0,
     "temperature": 1.0,
 }
-CAPTIONS: dict[str, Any] = {**_FAIRSEQ, "beam": 3, "max_len_b": 30}
+CAPTIONS: dict[str, Any] = {**FAIRSEQ_DEFAULTS, "beam": 3, "max_len_b": 30}
 # the length of visual stories is set sentence by sentence
-VISUAL_STORIES: dict[str, Any] = _FAIRSEQ
+VISUAL_STORIES: dict[str, Any] = FAIRSEQ_DEFAULTS
 # Fan et al. 2018, section 5.4: stories of 150 words
-PROMPT_STORIES: dict[str, Any] = {**_FAIRSEQ, "min_len": 150, "max_len_b": 150}
+PROMPT_STORIES: dict[str, Any] = {**FAIRSEQ_DEFAULTS, "min_len": 150, "max_len_b": 150}
 # Yu et al. 2021: 64 tokens, with the beginning and the end; the released code blocks trigrams
-SUMMARIES: dict[str, Any] = {**_FAIRSEQ, "max_len_b": 62, "no_repeat_ngram_size": 3}
+SUMMARIES: dict[str, Any] = {**FAIRSEQ_DEFAULTS, "max_len_b": 62, "no_repeat_ngram_size": 3}
 
 # presets: name -> options that replace defaults
 VISUAL_STORY_PRESETS: dict[str, dict[str, Any]] = {

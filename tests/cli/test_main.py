@@ -26,12 +26,21 @@ def test_version_is_printed(capsys):
     assert capsys.readouterr().out == f"fairseq-mm {__version__}\n"
 
 
-def test_help_lists_the_subcommands_below_a_heading(capsys):
-    with pytest.raises(SystemExit) as ended:
-        main(["--help"])
-    assert ended.value.code == 0
-    listed = capsys.readouterr().out.split("\n\nsubcommands:\n")[1].splitlines()
-    assert [line.split()[0] for line in listed if line[2] != " "] == list(SUBCOMMANDS)
+def test_without_arguments_the_subcommands_are_listed_in_groups(capsys):
+    assert main([]) == 2
+    lines = capsys.readouterr().err.splitlines()
+    listed = lines[lines.index("data:") :]
+    assert [line.split()[0] for line in listed if line.startswith("  ")] == list(SUBCOMMANDS)
+    examples = [line for line in lines if line.startswith("  fairseq-mm ")]
+    assert len(examples) == 3
+
+
+def test_options_of_an_architecture_are_listed_with_its_defaults(capsys):
+    assert main(["options", "conv_story_tiny"]) == 0
+    listed = dict(zip(*[iter(capsys.readouterr().out.splitlines())] * 2))
+    assert listed["--encoder-embed-dim 16"] == "    Dimension of the prompt's token embeddings."
+    assert main(["options", "conv_stori"]) == 2
+    assert "no such architecture; did you mean conv_story" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("name", SUBCOMMANDS)
@@ -115,7 +124,7 @@ def test_the_package_runs_as_a_module(tmp_path):
     [
         *("caption a.jpg --checkpoint {}", "generate a.jsonl --checkpoint {}", "rank d --split v"),
         *("inspect d --checkpoint {}", "perplexity d --checkpoint {}", "summarize --checkpoint {}"),
-        *("tell --prompts-only 3 --prompt-model {}", "tell --data d --split v --compare a={}"),
+        *("tell --prompts-only 3 --prompt-model {}", "tell d --split v --compare a={}"),
         "embed d --of images --output v.h5 --checkpoint {}",
     ],
 )
@@ -183,7 +192,9 @@ def test_help_fits_a_terminal_and_is_written_in_sentences(monkeypatch, names):
             helps = [
                 action.help
                 for action in parser._actions
-                if action.dest != "help" and not isinstance(action, argparse._SubParsersAction)
+                if action.dest != "help"
+                and action.help is not argparse.SUPPRESS
+                and not isinstance(action, argparse._SubParsersAction)
             ]
             assert [text for text in helps if not re.match(r"[A-Z].*[.)]$", text)] == []
 
