@@ -25,11 +25,8 @@ FENCE = re.compile(
 class Block(NamedTuple):
     """
     Attributes:
-        page: with it.
-        line: of the page where its text begins.
-        language: behind the fence.
-        needs: what it cannot run without on small data, from the comment above it.
-        text: its lines.
+        line: Line of the page where the text begins.
+        needs: What the block cannot run without on small data, from the comment above it.
     """
 
     page: Path
@@ -61,13 +58,11 @@ def blocks_of(page: Path) -> list[Block]:
     ]
 
 
-def commands_of(page: Path) -> Iterator[list[str]]:
-    """Arguments of each command in a page's bash blocks, without what the shell takes itself.
-
-    Variables that are set for a command alone come first.
-    """
+def commands_of(page: Path, run: bool = True) -> Iterator[list[str]]:
+    """Yield the arguments of each command in a page's bash blocks, without what the shell takes
+    itself; of blocks that run only if `run`. Variables that are set for a command come first."""
     for block in () if page in RUN_WHOLE else blocks_of(page):
-        if block.language != "bash":
+        if block.language != "bash" or (block.needs is None and not run):
             continue
         for line in re.sub(r"\\\n|(?<=\|)\n", " ", block.text).splitlines():
             words = shlex.split(line, comments=True)
