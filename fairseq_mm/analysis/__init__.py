@@ -1,16 +1,7 @@
 """Computes attention weights and gates of models for ``fairseq-mm inspect``."""
 
 import math
-from collections.abc import Sequence
 from typing import Any
-
-from fairseq_mm.errors import UserError
-
-
-def check_one_model(files: Sequence[str]) -> None:
-    """Raise a UserError if there are several checkpoints in ``files``, that is, an ensemble."""
-    if len(files) > 1:
-        raise UserError(f"{', '.join(files)}: give one model, not {len(files)}.")
 
 
 def to_array(x: Any) -> Any:

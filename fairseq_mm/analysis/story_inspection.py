@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fairseq_mm.analysis import check_one_model, rounded, to_array
+from fairseq_mm.analysis import rounded, to_array
 from fairseq_mm.errors import UserError
 from fairseq_mm.inference.checkpoint import LoadedModels
 from fairseq_mm.models._conv_decoder import StoryDecoder
@@ -41,14 +41,7 @@ class PastAttention(NamedTuple):
     distance: np.ndarray
 
     def record(self, head: int, zero: float, distance: float) -> dict[str, Any]:
-        """Return the JSON record of one head of this layer's self-attention.
-
-        Args:
-            head: Index of the head.
-            zero: Weight of the zero slot (a position whose key and value are zeros), at one word or
-                averaged over words.
-            distance: Mean distance to the attended words, at one word or averaged over words.
-        """
+        """Return the JSON record of one head, with values at one word or averaged over words."""
         place = {"layer": self.layer, "head": head, "stride": self.strides[head]}
         return {**place, "zero": rounded(zero), "distance": rounded(distance)}
 
@@ -88,8 +81,7 @@ class Inspection(NamedTuple):
     def records(self, *, layers: bool = False) -> list[dict[str, Any]]:
         """Return a dict for each word of the story, ready for JSON.
 
-        Args:
-            layers: True to add the attention to the prompt in each layer.
+        With ``layers``, it also has the attention to the prompt in each layer.
         """
         mean = self.prompt_attention
         records = []
@@ -116,11 +108,7 @@ class Inspection(NamedTuple):
         return records
 
     def head_figures(self) -> list[dict[str, Any]]:
-        """Return one JSON record per layer and head of self-attention.
-
-        A record has the weight of the zero slot (a position whose key and value are zeros) and the
-        distance to the attended words, averaged over the words of the story.
-        """
+        """Return one JSON record per layer and head of self-attention, averaged over the words."""
         figures = []
         for past in self.past:
             for head, (zero, distance) in enumerate(zip(past.zero, past.distance)):
@@ -139,16 +127,11 @@ def inspect_story(
     *,
     num_words: Optional[int] = None,
 ) -> Inspection:
-    """Compute gates, attention and likelihood at each word of a story.
+    """Compute gates, attention and likelihood at each word of a story, with one model.
 
-    Args:
-        models: One loaded model; an ensemble raises an error.
-        prompt: Words of the prompt; None for a language model.
-        story: Words of the story.
-        num_words: Number of words after which the story is truncated (default: the model's number
-            of positions).
+    ``prompt`` is None for a language model. The story is truncated after ``num_words`` words, by
+    default the model's number of positions.
     """
-    check_one_model(models.files)
     (model,) = models.models
     decoder = model.decoder
     if not isinstance(decoder, StoryDecoder):
@@ -195,16 +178,9 @@ def inspect_story(
 
 
 def _by_layer(trunk: Any, name: str, weights: Sequence[Tensor]) -> dict[int, np.ndarray]:
-    """Assign attention weights, which were recorded in a forward pass, to layers.
+    """Return the [heads, words, ...] weights of the first example by the index of the layer.
 
-    Args:
-        trunk: Stack of decoder layers.
-        name: Python attribute with a layer's attention module, such as ``self_attention``; None in
-            layers without this attention.
-        weights: Attention weights of the layers that have this attention, in order.
-
-    Returns:
-        Dict from the index of a layer to the [heads, words, ...] weights of the first example.
+    ``weights`` are the weights of the layers whose attribute ``name`` is not None, in order.
     """
     # the trace is a list without indices: layers without this attention add nothing to it
     layers = [i for i, layer in enumerate(trunk.layers) if getattr(layer, name) is not None]
@@ -212,10 +188,7 @@ def _by_layer(trunk: Any, name: str, weights: Sequence[Tensor]) -> dict[int, np.
 
 
 def _past_attention(layer: int, attention: Any, weights: np.ndarray) -> PastAttention:
-    """Compute a layer's :class:`PastAttention` from its weights [H, T, 1 + T].
-
-    The first key is the zero slot, whose key and value are zeros.
-    """
+    """Compute a layer's :class:`PastAttention` from its weights [H, T, 1 + T]."""
     # key 0 is the zero slot, key 1 + s is input s, which is word s - 1
     H, T, _ = weights.shape
     zero, past = weights[:, :, 0], weights[:, :, 1:]

@@ -12,18 +12,16 @@ for line in inspection.frame_attention([0, 7]):
         attention.words, attention.weights        # W words, [layers, W, frames]
 """
 
-import os
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any, Callable, NamedTuple, Optional
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from fairseq_mm.analysis import check_one_model, rounded, to_array
+from fairseq_mm.analysis import rounded, to_array
 from fairseq_mm.data.indexed_oov import index_with, restore_oov_words
-from fairseq_mm.data.input_files import read_lines
+from fairseq_mm.data.records import open_split
 from fairseq_mm.data.subwords import by_word, join_pieces
 from fairseq_mm.errors import UserError
 from fairseq_mm.inference.checkpoint import Checkpoint, usable_device
@@ -34,6 +32,9 @@ from fairseq_mm.models._video_attention import (
     VideoAttentionTracer,
 )
 from fairseq_mm.tasks.video_summarization import VideoSummarizationConfig, VideoSummarizationTask
+
+# Dict from video id to the summary that the decoder reads in place of the reference
+Summaries = Optional[Mapping[str, str]]
 
 
 class GateScores(NamedTuple):
@@ -58,15 +59,10 @@ class GateScores(NamedTuple):
 
     def records(self) -> list[dict[str, Any]]:
         """Return a dict for each video with the gate values of the video, ready for JSON."""
-        scores, by_layer = rounded(self.scores), rounded(self.by_layer)
+        rows = zip(self.ids, self.lines.tolist(), rounded(self.scores), rounded(self.by_layer))
         return [
-            {
-                "id": key,
-                "item": int(line),
-                "score": scores[i],
-                "layers": dict(zip(self.layers, by_layer[i])),
-            }
-            for i, (key, line) in enumerate(zip(self.ids, self.lines))
+            {"id": key, "item": line, "score": score, "layers": dict(zip(self.layers, values))}
+            for key, line, score, values in rows
         ]
 
 
@@ -159,13 +155,16 @@ class VideoInspection:
         self.device = device or torch.device("cpu")
         self.model = model.to(self.device)
         self.task = task
-        self.split = split
         self.file = file
         self.batch_size = batch_size or (8 if self.device.type == "cpu" else 32)
         # before load_dataset, which reads it: --lines counts also several lines of one video
         task.cfg.all_lines = True
         task.load_dataset(split)
         self.dataset: Any = task.datasets[split]
+        self.sides = {TRANSCRIPT: task.cfg.source_lang, SUMMARY: task.cfg.target_lang}
+        self.split = open_split(task.cfg.data, split, (self.sides[TRANSCRIPT], self.sides[SUMMARY]))
+        self.unknowns = self.split.field("unknowns")
+        self._written: dict[str, list[list[str]]] = {}
         assert task.features is not None
         self.attributes: Mapping[str, Any] = task.features.attributes
         self._tracer = VideoAttentionTracer(self.model)
@@ -174,7 +173,6 @@ class VideoInspection:
             # in the released code, padding takes part in the softmax: in a batch, the weights of a
             # video would depend on the length of the others
             self.batch_size = 1
-        self._written: dict[str, list[list[str]]] = {}
 
     @classmethod
     def from_checkpoints(
@@ -187,29 +185,32 @@ class VideoInspection:
         device: Optional[str] = None,
         batch_size: Optional[int] = None,
     ) -> "VideoInspection":
-        """Build the inspection of a checkpoint's model on a split of a data folder.
+        """Build the inspection of one checkpoint's model on a split of a data folder.
 
-        Args:
-            checkpoints: List of one opened checkpoint; several raise an error.
-            features: Path of the feature store (default: ``features.h5`` in the data folder).
-            device: ``cpu``, ``cuda``, ``cuda:1``; by default a GPU if there is one.
-            batch_size: Number of examples per batch (default: 8 on a CPU, 32 elsewhere).
+        ``features`` is the path of the feature store, by default ``features.h5`` in the folder.
         """
         place = usable_device(device)  # first: a wrong name is found before a model is built
-        check_one_model([checkpoint.path for checkpoint in checkpoints])
         (checkpoint,) = checkpoints
-        file, arch = checkpoint.path, checkpoint.arch
-        if checkpoint.task_class is not VideoSummarizationTask:
-            raise UserError(f"{file}: summarises no videos (--arch {arch}).")
-        task = _build_task(checkpoint, data, features)
+        trained = checkpoint.cfg.task
+        cfg = VideoSummarizationConfig(
+            data=data,
+            features=features,
+            source_lang=getattr(trained, "source_lang", None) or "tran",
+            target_lang=getattr(trained, "target_lang", None) or "desc",
+            # a model that was trained on the first frames of a video must not see the others
+            max_frames=checkpoint.provenance.get("max_frames")
+            or VideoSummarizationConfig.max_frames,
+            seed=1,  # required by the config; nothing is sampled here
+        )
+        task = VideoSummarizationTask.setup_task(cfg)
+        task.load_state_dict(checkpoint.task_state)
         model = checkpoint.build_model(task)
         if not task.reads_video:
-            raise UserError(f"{file}: reads no video (--arch {arch}): there is nothing to show.")
-        return cls(model, task, split, file=file, device=place, batch_size=batch_size)
-
-    def ids(self, lines: Sequence[int]) -> list[str]:
-        """Return the video id of each line of the split in ``lines`` (indices from 0)."""
-        return [self.dataset.visual_ids[line] for line in lines]
+            raise UserError(
+                f"{checkpoint.path}: reads no video (--arch {checkpoint.arch}): there is nothing "
+                "to show."
+            )
+        return cls(model, task, split, file=checkpoint.path, device=place, batch_size=batch_size)
 
     def transcript(self, line: int) -> str:
         """Return the transcript of a line of the split, truncated like the model's input."""
@@ -226,7 +227,7 @@ class VideoInspection:
         self,
         lines: Optional[Sequence[int]] = None,
         *,
-        summaries: Optional[Mapping[str, str]] = None,
+        summaries: Summaries = None,
         on_batch: Optional[Callable[[int], None]] = None,
     ) -> GateScores:
         """Compute each video's mean value of the forget gates: 0 blocks the video, 1 lets all pass.
@@ -243,72 +244,50 @@ class VideoInspection:
             summaries: Dict from video id to the text that the decoder reads in place of the
                 reference (default: the references).
             on_batch: Function that is called after each batch with the batch's number of lines.
-
-        Returns:
-            Scores of the videos, in the order of ``lines``.
         """
         if not self.gate_layers:
             raise UserError(
                 f"{self.file}: has no forget gate: VG-BART and VG-T5 have it with --forget-gate "
                 "on, MFFG always."
             )
-        chosen = self.check_lines(lines)
+        if lines is None:
+            lines = np.flatnonzero(self.dataset.is_first).tolist()
         # by length, so that a batch has little padding; `by_layer` has the order of the lines
-        order = sorted(range(len(chosen)), key=lambda i: self.dataset.num_tokens(chosen[i]))
-        by_layer = np.zeros((len(chosen), len(self.gate_layers)))
+        order = sorted(range(len(lines)), key=lambda i: self.dataset.num_tokens(lines[i]))
+        by_layer = np.zeros((len(lines), len(self.gate_layers)))
         for start in range(0, len(order), self.batch_size):
             places = order[start : start + self.batch_size]
-            layers, rows = self._trace([chosen[i] for i in places], summaries, only_gates=True)
+            layers, rows = self._trace([lines[i] for i in places], summaries, only_gates=True)
             gates = torch.stack([layer.gates for layer in layers if layer.gates is not None], dim=1)
             by_layer[places] = gates.cpu().numpy()[rows]
             if on_batch is not None:
                 on_batch(len(places))
-        return GateScores(np.array(chosen), self.ids(chosen), self.gate_layers, by_layer)
+        ids = [self.dataset.visual_ids[line] for line in lines]
+        return GateScores(np.array(lines), ids, self.gate_layers, by_layer)
 
     def frame_attention(
-        self, lines: Sequence[int], *, summaries: Optional[Mapping[str, str]] = None
+        self, lines: Sequence[int], *, summaries: Summaries = None
     ) -> Iterator[LineAttention]:
-        """Compute the attention of words to the frames of a video.
+        """Compute the attention of words to the frames of a video, line by line.
 
         If the encoder fuses video and text, the attention of the transcript's words is computed; if
         the decoder fuses them, the attention of the summary's words. In models with hierarchical
         attention and in multistage fusion with forget gate (``mffg_*``), the words of the summary
         attend, and the weights are those of the last layer that reads the video.
 
-        Args:
-            lines: Indices of lines of the split, from 0.
-            summaries: Dict from video id to the text that the decoder reads in place of the
-                reference (default: the references).
-
-        Yields:
-            Attention of each line, in order.
+        ``summaries`` maps video ids to the texts that the decoder reads in place of the references.
         """
         # a generator: the maps of a whole split do not fit into memory
-        chosen = self.check_lines(lines)
-        for start in range(0, len(chosen), self.batch_size):
-            batch = chosen[start : start + self.batch_size]
+        for start in range(0, len(lines), self.batch_size):
+            batch = list(lines[start : start + self.batch_size])
             layers, rows = self._trace(batch, summaries, only_gates=False)
             for line, row in zip(batch, rows):
                 yield self._line_attention(line, layers, row, summaries)
 
-    def check_lines(self, lines: Optional[Sequence[int]]) -> list[int]:
-        """Return ``lines`` or, if it is None, the index of the first line of each video."""
-        if lines is None:
-            return np.flatnonzero(self.dataset.is_first).tolist()
-        total = len(self.dataset)
-        for line in lines:
-            if not 0 <= line < total:
-                raise UserError(
-                    f"--lines must be from 0 to {total - 1} "
-                    f"({os.path.join(self.task.cfg.data, self.split)}), but is {line} instead."
-                )
-        return list(lines)
-
-    def _summary(self, line: int, summaries: Optional[Mapping[str, str]]) -> list[str]:
+    def _summary(self, line: int, summaries: Summaries) -> list[str]:
         """Return the tokens of the summary that the decoder reads for a line of the split.
 
-        ``summaries`` maps video ids to texts that replace the references; UserError is raised if
-        the video is not among them. Unknown words are returned as written, not as ``<unk>``.
+        Unknown words are returned as written, not as ``<unk>``.
         """
         if summaries is None:
             return self._tokens(SUMMARY, line)
@@ -321,71 +300,42 @@ class VideoInspection:
     def _tokens(self, side: str, line: int) -> list[str]:
         """Return the tokens of a line's text as the model reads them: truncated.
 
-        Unknown words are returned as written, not as ``<unk>``. ``side`` is ``transcript`` or
-        ``summary`` (the reference).
+        Unknown words are returned as written, not as ``<unk>``.
         """
         lines = self.dataset.source if side == TRANSCRIPT else self.dataset.target
         tokens = [self.task.dictionary.symbols[index] for index in lines[line].tolist()]
-        oov_words = self._oov_words(line)
-        if oov_words is not None:
-            tokens = [restore_oov_words(token, oov_words) for token in tokens]
+        unknowns = self.unknowns[line]
+        if unknowns is not None:
+            tokens = [restore_oov_words(token, unknowns) for token in tokens]
         unk = self.task.dictionary.unk_word
         if unk in tokens:
-            # <s> is added when the text is read: the words of the file begin after it
+            if side not in self._written:  # read once: only unknown words need it
+                self._written[side] = self.split.tokens(self.sides[side])
+            # <s> is added when the text is read: the written words begin after it
             start = int(tokens[0] == "<s>")
-            words = self._written_words(side, line)
-            for i, word in enumerate(words[: len(tokens) - start], start):
+            for i, word in enumerate(self._written[side][line][: len(tokens) - start], start):
                 if tokens[i] == unk:
                     tokens[i] = word
         return tokens
 
-    def _written_words(self, side: str, line: int) -> list[str]:
-        """Return the words of a line's transcript or summary (``side``) before binarization.
-
-        The list is empty if the data folder does not contain the text.
-        """
-        if side not in self._written:  # read once: only unknown words need it
-            cfg = self.task.cfg
-            language = cfg.source_lang if side == TRANSCRIPT else cfg.target_lang
-            path = os.path.join(cfg.data, "text", f"{self.split}.{language}")
-            texts: list[list[str]] = []
-            if os.path.exists(path):
-                texts = [text.split() for _, text in read_lines(Path(path))]
-            # another number of lines is another text, such as after an edit by hand
-            self._written[side] = texts if len(texts) == len(self.dataset) else []
-        texts = self._written[side]
-        return texts[line] if texts else []
-
     def _indices(self, tokens: Sequence[str], line: int) -> Tensor:
         """Return the indices of a line's tokens.
 
-        Words that the data folder lists as the line's unknown words get the indices of ``<unk-0>``,
-        ``<unk-1>`` and so on.
+        The line's ``unknowns`` get the indices of ``<unk-0>``, ``<unk-1>`` and so on.
         """
-        oov_words = self._oov_words(line)
         dictionary = self.task.dictionary
-        if oov_words is not None:
-            tokens = index_with(tokens, dictionary.indices, oov_words)
+        if self.unknowns[line] is not None:
+            tokens = index_with(tokens, dictionary.indices, self.unknowns[line])
         return torch.tensor([dictionary.index(token) for token in tokens])
 
-    def _oov_words(self, line: int) -> Optional[list[str]]:
-        oov_words = self.task.oov_words.get(self.split)
-        return None if oov_words is None else oov_words[line]
-
     def _trace(
-        self, lines: list[int], summaries: Optional[Mapping[str, str]], *, only_gates: bool
+        self, lines: list[int], summaries: Summaries, *, only_gates: bool
     ) -> tuple[list[TracedLayer], list[int]]:
         """Run the model on a batch of lines, and record attention and gates.
 
-        Args:
-            lines: Indices of the lines.
-            summaries: Dict from video id to the summary that the decoder reads in place of the
-                reference; None for the references.
-            only_gates: True if no attention weights are needed.
-
         Returns:
-            layers: Recorded attention and gates of each layer.
-            rows: Row of each line in the batch, which the collater has sorted by length.
+            The record of each layer, and the row of each line in the batch, which the collater has
+            sorted by length.
         """
         tracer = self._tracer
         needs_decoder = tracer.has_decoder_fusions or (tracer.is_two_source and not only_gates)
@@ -412,7 +362,7 @@ class VideoInspection:
         line: int,
         traced: list[TracedLayer],
         row: int,
-        summaries: Optional[Mapping[str, str]],
+        summaries: Summaries,
     ) -> LineAttention:
         num_frames = self.dataset.features.count_rows(self.dataset.visual_ids[line])
         maps = []
@@ -449,27 +399,3 @@ class VideoInspection:
             )
         gates = [float(layer.gates[row]) for layer in traced if layer.gates is not None]
         return LineAttention(line, self.dataset.visual_ids[line], num_frames, maps, np.array(gates))
-
-
-def _build_task(
-    checkpoint: Checkpoint, data: str, features: Optional[str]
-) -> VideoSummarizationTask:
-    """Build the task of a data folder with the settings that a checkpoint's model was trained with.
-
-    Args:
-        features: Path of the feature store; None for ``features.h5`` in the data folder.
-    """
-    trained = checkpoint.cfg.task
-    # a model that was trained on the first frames of a video must not see the others
-    max_frames = checkpoint.provenance.get("max_frames")
-    cfg = VideoSummarizationConfig(
-        data=data,
-        features=features,
-        source_lang=getattr(trained, "source_lang", None) or "tran",
-        target_lang=getattr(trained, "target_lang", None) or "desc",
-        max_frames=max_frames or VideoSummarizationConfig.max_frames,
-        seed=1,  # required by the config; nothing is sampled here
-    )
-    task = VideoSummarizationTask.setup_task(cfg)
-    task.load_state_dict(checkpoint.task_state)
-    return task

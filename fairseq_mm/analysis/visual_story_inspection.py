@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, Optional
 import numpy as np
 import torch
 
-from fairseq_mm.analysis import check_one_model, rounded, to_array
+from fairseq_mm.analysis import rounded, to_array
 from fairseq_mm.data.story_text import NUM_IMAGES, SEPARATOR
 from fairseq_mm.errors import UserError
 from fairseq_mm.inference.generator import Generator
@@ -79,10 +79,8 @@ class VisualStoryInspection(NamedTuple):
     def record(self, shape: Optional[tuple[int, int]] = None) -> dict[str, Any]:
         """Return the JSON record of the story, with one entry per word.
 
-        Args:
-            shape: Rows and columns of the images' grids. For each image, the positions that are
-                most similar to the position whose similarities vary most are added to the record.
-                None to add no positions.
+        If ``shape``, the rows and columns of the images' grids, is given, the record also has, for
+        each image, the positions most similar to the position whose similarities vary most.
         """
         weights = {"image_weights": self.image_weights, "slice_weights": self.slice_weights}
         words = [
@@ -111,7 +109,6 @@ class VisualStoryInspection(NamedTuple):
 
 def get_attention_kinds(generator: Generator) -> AttentionKinds:
     """Return the kinds of attention of a generator's model."""
-    check_one_model(generator.files)
     (model,) = generator.models
     decoder = model.decoder
     layers: Sequence[Any] = getattr(decoder, "layers", ())
@@ -136,12 +133,9 @@ def _non_local(model: Any) -> Any:
 def inspect_visual_story(
     generator: Generator, example: Example, sentences: Sequence[Sequence[str]]
 ) -> VisualStoryInspection:
-    """Compute attention and likelihood at each word of a story.
+    """Compute attention and likelihood at each word of a story, with one model.
 
-    Args:
-        generator: Generator with one model, not an ensemble.
-        example: Example of five images, made by the generator's processor.
-        sentences: Words of each of the five sentences.
+    ``example`` has the five images, ``sentences`` the words of each of the five sentences.
     """
     kinds = get_attention_kinds(generator)
     (model,) = generator.models
@@ -175,20 +169,11 @@ def inspect_visual_story(
 
 
 def most_varied(similarities: np.ndarray) -> int:
-    """Return the position i whose similarities f(x_i, x_j) to all positions j vary most.
-
-    ``similarities`` [R, R] has the similarities of position i in row i.
-    """
+    """Return the row of ``similarities`` [R, R], f(x_i, x_j), that varies most."""
     return int(similarities.var(axis=1).argmax())
 
 
 def top_positions(similarities: np.ndarray, position: int, count: int = NUM_ARROWS) -> list[int]:
-    """Return the positions j with the greatest similarities f(x_i, x_j), in descending order.
-
-    Args:
-        similarities: [R, R] f(x_i, x_j) for R positions; i is a row, j a column.
-        position: Index i, which may be among the results.
-        count: Maximum number of positions.
-    """
+    """Return the ``count`` positions j most similar to ``position`` i, which may be among them."""
     # stable: equal similarities keep the order of positions on every platform
     return np.argsort(-similarities[position], kind="stable")[:count].tolist()

@@ -34,27 +34,22 @@ score, the mean of the gate over the text's tokens and the feature dimension
 """
 
 import argparse
+import contextlib
+import importlib
+import json
 import os
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Optional
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Callable, NamedTuple, Optional
 
 from fairseq_mm.cli import arguments
 from fairseq_mm.cli.arguments import FLAG, REPEATED, Rows, Rule
-from fairseq_mm.cli.inspect_output import (
-    Inspection,
-    Part,
-    check_line,
-    read_told_lines,
-    write_inspection,
-)
 from fairseq_mm.cli.run_set_up import register_quietly
 from fairseq_mm.errors import UserError
 
 if TYPE_CHECKING:
-    from fairseq_mm.inference.checkpoint import Checkpoint, LoadedModels
-
-# words of a prompt (None without one) and of a story
-Text = tuple[Optional[list[str]], list[str]]
+    from fairseq_mm.report.html_page import Section
 
 # Kind of input -> options that not all kinds have. All options are in one parser, because only the
 # checkpoint tells the kind.
@@ -147,11 +142,37 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
+class Part(NamedTuple):
+    """Output for one text or video.
+
+    Attributes:
+        records: JSON objects to write, one per line.
+        draw: Function that makes the sections of the HTML page, called only if the page is written.
+    """
+
+    records: list[dict[str, Any]]
+    draw: "Callable[[], list[Section]]"
+
+
+class Inspection(NamedTuple):
+    """Output of ``fairseq-mm inspect``.
+
+    Attributes:
+        parts: Iterator over the parts of the output, because all parts may not fit into memory.
+        result: Statistics for the file ``--json``; None if there are no statistics.
+        lines: Lines that describe ``result`` on a terminal; empty if there are no statistics.
+    """
+
+    title: str
+    subtitle: str
+    parts: Iterator[Part]
+    result: Optional[dict[str, Any]] = None
+    lines: tuple[str, ...] = ()
+
+
 def run(args: argparse.Namespace) -> None:
     arguments.check_outputs({name: getattr(args, name) for name in ("output", "html", "json")})
-    if args.source is not None and args.data is not None:
-        raise UserError(f"--data {args.data}: leave out {args.source}.")
-    if args.source is None and args.data is None:
+    if (args.source is None) == (args.data is None):
         raise UserError("SOURCE: give a data folder, or what `fairseq-mm tell --jsonl` wrote.")
     if args.data is None and os.path.isdir(args.source):
         args.data = args.source
@@ -160,79 +181,77 @@ def run(args: argparse.Namespace) -> None:
     from fairseq_mm.inference.checkpoint import Checkpoint
 
     checkpoints = Checkpoint.open_all(args.checkpoint)
-    kinds = {checkpoint.input_kind for checkpoint in checkpoints}
-    # If one of several checkpoints is of videos, the inspection of videos refuses them by name.
-    kind = "videos" if "videos" in kinds else checkpoints[0].input_kind
+    if len(checkpoints) > 1:
+        raise UserError(f"{args.checkpoint}: give one model, not {len(checkpoints)}.")
+    kind = checkpoints[0].input_kind
     for name in dict.fromkeys(name for names in OPTIONS.values() for name in names):
         if arguments.is_given(args, name) and name not in OPTIONS[kind]:
             raise UserError(
                 f"{arguments.flag(name)}: is no option of models of {kind}, such as "
                 f"{checkpoints[0].path}."
             )
-    if kind == "videos":
-        from fairseq_mm.cli.inspect_videos import inspect
-    elif kind == "images":
-        from fairseq_mm.cli.inspect_images import inspect
-    else:
-        inspect = _inspect_prompts
-    write_inspection(args, inspect(args, checkpoints))
+    # Each of the modules imports a large part of the package, and only one is needed.
+    module = importlib.import_module(f"fairseq_mm.cli.inspect_{kind}")
+    _write(args, module.inspect(args, checkpoints))
 
 
-def _inspect_prompts(args: argparse.Namespace, checkpoints: "Sequence[Checkpoint]") -> Inspection:
-    """Compute gates, attention and likelihood of a story or of a language model's text."""
-    from fairseq_mm.analysis.story_inspection import inspect_story
-    from fairseq_mm.data.story_text import check_encodable
-    from fairseq_mm.inference.checkpoint import build_models
-    from fairseq_mm.report.inspection import make_story_sections
-
-    models = build_models(checkpoints, args.device)
-    prompt, story = _read_text(args, models)
-    prompt = None if models.are_language_models else prompt
-    for name, words in (("prompt", prompt), ("story", story)):
-        if words is not None and not words:
-            raise UserError(f"the {name} has no word.")
-    check_encodable(" ".join([*(prompt or ()), *story]), "prompt and story")
-    inspected = inspect_story(models, prompt, story, num_words=args.words)
-    of_part = "" if inspected.gates is None else ", attention of its trained part"
-    number = len(inspected.words)
-    subtitle = f"{models.architectures[0]}, {models.files[0]}{of_part}; {number} words"
-    # The last token of the prompt is </s>; the text of a language model has no prompt.
-    title = " ".join(inspected.prompt[:-1]) or " ".join(inspected.words[:12])
-    records = inspected.records(layers=args.layers)
-    part_of_page = Part(records, lambda: make_story_sections(inspected))
-    return Inspection(title, subtitle, iter([part_of_page]))
+def check_line(line: int, total: int, path: str) -> None:
+    """Raise a UserError unless 0 <= ``line`` < ``total``, the number of lines of ``path``."""
+    if not 0 <= line < total:
+        raise UserError(f"--lines must be from 0 to {total - 1} ({path}), but is {line} instead.")
 
 
-def _read_text(args: argparse.Namespace, models: "LoadedModels") -> Text:
-    from fairseq_mm.data.split_text import TARGET, read_side, read_story_split, side_path
+def read_told_line(path: str, line: int, parse: Callable[[Any], Any], needed: str) -> Any:
+    """Return a line of a file that ``fairseq-mm tell --jsonl`` has written.
 
-    lines = args.lines or [0]
-    if len(lines) > 1:
-        raise UserError(f"--lines: one story is inspected, but {len(lines)} lines are given.")
-    if not args.data:
-        needed = ", with `tokens` and `prompt`."
-        ((_, text),) = read_told_lines(args.source, lines, _parse_told, needed)
-        return text
-    split, (line,) = args.split or "valid", lines
-    if models.are_language_models:
-        texts = read_side(args.data, split, TARGET)
-        check_line(line, len(texts), side_path(args.data, split, TARGET))
-        return None, texts[line]
-    stories = read_story_split(args.data, split)
-    check_line(line, len(stories.stories), side_path(args.data, split, TARGET))
-    return stories.prompts[line], stories.stories[line]
+    Args:
+        line: Number of the line, counted from 0; blank lines are not counted.
+        parse: Function that is applied to the JSON value of the line.
+        needed: Names of the fields that ``parse`` needs, as the end of an error message.
+    """
+    from fairseq_mm.data.input_files import parse_json, read_lines
 
-
-def _parse_told(record: Any) -> Text:
-    from fairseq_mm.data.story_text import tokenize_story_text
-
-    story, prompt = _split_words(record["tokens"]), record.get("prompt_tokens")
-    if prompt is None:
-        return tokenize_story_text(record.get("prompt", "")), story
-    return _split_words(prompt), story
+    lines = [(number, text) for number, text in read_lines(Path(path)) if text.strip()]
+    check_line(line, len(lines), path)
+    number, text = lines[line]
+    # These are raised for text that is not JSON, a missing field, or a field of a wrong type.
+    try:
+        return parse(parse_json(text))
+    except (ValueError, KeyError, TypeError, AttributeError):
+        raise UserError(
+            f"{path}:{number}: must be a line of `fairseq-mm tell --jsonl`{needed}"
+        ) from None
 
 
-def _split_words(value: Any) -> list[str]:
-    if isinstance(value, list) and all(isinstance(word, str) for word in value):
-        return value
-    return str.split(value)  # str.split raises a TypeError for other types
+def _write(args: argparse.Namespace, inspection: Inspection) -> None:
+    """Write the files of the options ``--output`` (JSON lines), ``--html`` and ``--json``.
+
+    Without these options, the JSON lines are written to standard output.
+    """
+    from fairseq_mm.data.output_file import output_file
+    from fairseq_mm.report.html_page import render_page, write_page
+
+    sections: list[Section] = []
+    # If there are files to write, standard output is for the description of --gates.
+    to_stdout = not (args.output or args.html or args.json)
+    file: Any = sys.stdout
+    # The file appears only when the last part is written, so that it is never incomplete.
+    with contextlib.ExitStack() as stack:
+        if args.output:
+            file = stack.enter_context(output_file(args.output))
+        for part in inspection.parts:
+            if args.output or to_stdout:
+                file.writelines(json.dumps(x, ensure_ascii=False) + "\n" for x in part.records)
+            if args.html:
+                sections += part.draw()
+    if args.html:
+        page = render_page(inspection.title, sections, subtitle=inspection.subtitle)
+        write_page(Path(args.html), page)
+    if args.json:
+        with output_file(args.json) as file:
+            file.write(json.dumps(inspection.result, ensure_ascii=False, indent=1) + "\n")
+    for path in (args.output, args.html, args.json):
+        if path:
+            print(f"wrote {path}", file=sys.stderr)
+    if inspection.lines and not to_stdout:
+        print("\n".join(inspection.lines))

@@ -11,12 +11,9 @@ from fairseq_mm.analysis.visual_story_inspection import (
     get_attention_kinds,
     inspect_visual_story,
 )
-from fairseq_mm.cli.inspect_output import Inspection, Part, check_line, read_told_lines
-from fairseq_mm.data.caption_text import reserved_token
+from fairseq_mm.cli.inspect import Inspection, Part, check_line, read_told_line
 from fairseq_mm.data.feature_store import FeatureStores, open_features, open_folder_features
-from fairseq_mm.data.input_files import check_line_counts
-from fairseq_mm.data.split_files import read_missing_images, read_visual_ids
-from fairseq_mm.data.split_text import read_story_words, story_text_path
+from fairseq_mm.data.records import open_split
 from fairseq_mm.data.story_text import NUM_IMAGES, SEPARATOR, split_sentences
 from fairseq_mm.errors import UserError
 from fairseq_mm.extract.media_list import MediaFile
@@ -29,8 +26,6 @@ from fairseq_mm.report.visual_story_sections import EmbeddedImage
 
 SIDE = 480  # pixels of an image on the page
 
-Sentences = list[list[str]]
-
 
 class Subject(NamedTuple):
     """Visual story to inspect.
@@ -38,7 +33,7 @@ class Subject(NamedTuple):
     Attributes:
         index: Index of the story's line.
         id: Id of the story in its JSON record.
-        title: Title of the story's section on the page; empty if there is only one story.
+        title: Title of the story's section on the page.
         keys: Ids in the feature store, or paths, of five images; None for a missing image.
         sentences: Words of each sentence.
     """
@@ -47,7 +42,7 @@ class Subject(NamedTuple):
     id: str
     title: str
     keys: list[Optional[str]]
-    sentences: Sentences
+    sentences: list[list[str]]
 
 
 def inspect(args: argparse.Namespace, checkpoints: Sequence[Checkpoint]) -> Inspection:
@@ -55,17 +50,13 @@ def inspect(args: argparse.Namespace, checkpoints: Sequence[Checkpoint]) -> Insp
     model: Any = from_checkpoints(checkpoints, weights=args.weights, device=args.device)
     shape = None
     if get_attention_kinds(model).grid:
-        number = model.processor.rows_per_image
-        shape = (math.isqrt(number), math.isqrt(number))
-        if shape[0] * shape[1] != number:
-            raise UserError(f"the features have {number} positions an image, which are no square.")
-    subjects, store, missing = _read_subjects(args)
+        side = math.isqrt(model.processor.rows_per_image)
+        shape = (side, side)
+        if side * side != model.processor.rows_per_image:
+            raise UserError(f"{checkpoints[0].path}: an image's regions must be a square grid.")
+    subjects, store = _read_subjects(args)
     if store is not None:
         model.processor.reader.check_features(store.attributes, store.dim, store.path)
-    subjects = [
-        subject._replace(keys=[None if key in missing else key for key in subject.keys])
-        for subject in subjects
-    ]
     # The processor reads the file of a path; None is a missing image.
     inputs = [
         [key if key is None or store is None else store.read(key) for key in subject.keys]
@@ -75,88 +66,72 @@ def inspect(args: argparse.Namespace, checkpoints: Sequence[Checkpoint]) -> Insp
     images = _StoryImages(args.images, is_stored=store is not None)
     number = len(subjects)
     title = f"Attention of {'a visual story' if number == 1 else f'{number} visual stories'}"
-    subtitle = f"{model.architectures[0]}, {model.files[0]}"
 
     def parts() -> Iterator[Part]:
         for subject, example in zip(subjects, examples):
-            _check_sentences(subject.sentences, subject.title)
-            yield _build_part(model, subject, example, shape, images)
+            if len(subject.sentences) != NUM_IMAGES:
+                raise UserError(
+                    f"{subject.title}: a story has {NUM_IMAGES} sentences, {SEPARATOR} between "
+                    f"them, but this one has {len(subject.sentences)}."
+                )
+            inspected = inspect_visual_story(model, example, subject.sentences)
+            names = [NO_IMAGE if key is None else key for key in subject.keys]
+            record = {
+                "id": subject.id,
+                "item": subject.index,
+                "images": names,
+                "generated": False,
+                "sentences": [" ".join(sentence) for sentence in subject.sentences],
+                **inspected.record(shape),
+            }
+
+            # Default values bind this story's data; a closure would see the data of the last one.
+            def draw(inspected: Any = inspected, subject: Subject = subject) -> list[Any]:
+                return [
+                    make_visual_story_section(
+                        inspected,
+                        subject.sentences,
+                        [None if key is None else images.get(key) for key in subject.keys],
+                        [Path(key or NO_IMAGE).name for key in subject.keys],
+                        title=subject.title if number > 1 or args.data else "",
+                        shape=shape,
+                        identity=model.processor.reader.identity,
+                    )
+                ]
+
+            yield Part([record], draw)
         if args.html:
             images.check()
 
-    return Inspection(title, subtitle, parts())
+    return Inspection(title, f"{model.architectures[0]}, {model.files[0]}", parts())
 
 
-def _build_part(
-    model: Any,
-    subject: Subject,
-    example: Any,
-    shape: Optional[tuple[int, int]],
-    images: "_StoryImages",
-) -> Part:
-    sentences = subject.sentences
-    inspected = inspect_visual_story(model, example, sentences)
-    names = [NO_IMAGE if key is None else key for key in subject.keys]
-    record = {
-        "id": subject.id,
-        "item": subject.index,
-        "images": names,
-        "generated": False,
-        "sentences": [" ".join(sentence) for sentence in sentences],
-        **inspected.record(shape),
-    }
+def _read_subjects(args: argparse.Namespace) -> tuple[list[Subject], Optional[FeatureStores]]:
+    """Read the stories that the command line names, and open the store of their images.
 
-    def draw() -> list[Any]:
-        return [
-            make_visual_story_section(
-                inspected,
-                sentences,
-                [None if key is None else images.get(key) for key in subject.keys],
-                [Path(name).name for name in names],
-                title=subject.title,
-                shape=shape,
-                identity=model.processor.reader.identity,
-            )
-        ]
-
-    return Part([record], draw)
-
-
-def _read_subjects(
-    args: argparse.Namespace,
-) -> tuple[list[Subject], Optional[FeatureStores], frozenset[str]]:
-    """Read the stories that the command line names.
-
-    Returns:
-        subjects: One subject per story.
-        store: Feature store of the images; None if the images are files.
-        missing: Ids of images without features, from ``missing_images.txt`` of the data folder.
+    The store is None if the images are files.
     """
-    if args.data:
-        if args.weights:  # no extractor runs if there are features
-            raise UserError("--weights: no image is read where features are given; leave it out.")
-        store = open_folder_features(args.data, args.features)
-        return _read_folder(args), store, read_missing_images(args.data)
-    told_store = open_features(args.features.split(os.pathsep)) if args.features else None
-    path, lines = args.source, list(dict.fromkeys(args.lines or [0]))
-    needed = " of images, with `images` and `hypothesis`."
-    told = read_told_lines(path, lines, _parse_told, needed)
-    subjects = [subject._replace(index=i, title=f"Line {i} of {path}") for i, subject in told]
-    return subjects, told_store, frozenset()
-
-
-def _read_folder(args: argparse.Namespace) -> list[Subject]:
-    split = args.split or "valid"
-    path = os.path.join(args.data, f"{split}.visual_ids")
-    keys, stories = read_visual_ids(path), read_story_words(args.data, split)
-    check_line_counts({str(story_text_path(args.data, split)): len(stories), path: len(keys)})
+    lines = list(dict.fromkeys(args.lines or [0]))
     subjects = []
-    for line in dict.fromkeys(args.lines or [0]):
-        check_line(line, len(keys), path)
+    if not args.data:
+        store = open_features(args.features.split(os.pathsep)) if args.features else None
+        for line in lines:
+            needed = " of images, with `images` and `hypothesis`."
+            told = read_told_line(args.source, line, _parse_told, needed)
+            subjects.append(told._replace(index=line, title=f"Line {line} of {args.source}"))
+        return subjects, store
+    if args.weights:  # no extractor runs if there are features
+        raise UserError("--weights: no image is read where features are given; leave it out.")
+    store = open_folder_features(args.data, args.features)
+    split = open_split(args.data, args.split or "valid")
+    stories = split.tokens()
+    for line in lines:
+        check_line(line, len(stories), split.path)
+        key = split.items[line]
+        images = [None if image in split.missing else image for image in key.split("\t")]
         sentences = _split_words(" ".join(stories[line]))
-        title = f"Line {line} of {split}"
-        subjects.append(Subject(line, keys[line], title, [*keys[line].split("\t")], sentences))
-    return subjects
+        subjects.append(Subject(line, key, f"Line {line} of {split.name}", images, sentences))
+    return subjects, store
 
 
 def _parse_told(record: Any) -> Subject:
@@ -168,25 +143,8 @@ def _parse_told(record: Any) -> Subject:
     return Subject(0, key, "", [None if x == NO_IMAGE else x for x in images], sentences)
 
 
-def _split_words(line: str) -> Sentences:
+def _split_words(line: str) -> list[list[str]]:
     return [words.split() for words in split_sentences(line)]
-
-
-def _check_sentences(sentences: Sentences, title: str) -> None:
-    problems = []
-    if len(sentences) != NUM_IMAGES:
-        problems.append(
-            f"a story has {NUM_IMAGES} sentences, {SEPARATOR} between them, but this one has "
-            f"{len(sentences)}"
-        )
-    for number, words in enumerate(sentences, start=1):
-        token = reserved_token(words)
-        if not words:
-            problems.append(f"sentence {number} of the story has no word")
-        elif token is not None:
-            problems.append(f"{token!r} is no word of a story")
-    if problems:
-        raise UserError(f"{title}: {problems[0]}." if title else f"{problems[0]}.")
 
 
 class _StoryImages:

@@ -4,21 +4,20 @@ import argparse
 import math
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Optional
+from typing import Any, Callable, Optional
 
 import numpy as np
 
 from fairseq_mm.analysis import rounded
 from fairseq_mm.analysis.video_inspection import GateScores, VideoInspection
-from fairseq_mm.cli.inspect_output import Inspection, Part
+from fairseq_mm.cli.inspect import Inspection, Part, check_line
 from fairseq_mm.cli.records import progress_bar
 from fairseq_mm.cli.score_inputs import (
     check_generated_for,
     get_oov_words,
-    get_sources,
     restored,
 )
-from fairseq_mm.data.records import open_split
+from fairseq_mm.data.records import Split
 from fairseq_mm.data.transcript_text import is_not_available
 from fairseq_mm.errors import UserError
 from fairseq_mm.extract.media_list import VIDEOS, MediaFile, by_any_key, list_images
@@ -47,90 +46,79 @@ def inspect(args: argparse.Namespace, checkpoints: Sequence[Checkpoint]) -> Insp
     # fairseq passes a bool padding mask together with a float mask of future tokens. PyTorch
     # accepts both, but warns that the types differ.
     warnings.filterwarnings("ignore", message="Support for mismatched key_padding_mask")
-    split = args.split or "valid"
     inspection = VideoInspection.from_checkpoints(
         checkpoints,
         args.data,
-        split,
+        args.split or "valid",
         features=args.features,
         device=args.device,
         batch_size=args.batch_size,
     )
-    about = f"{checkpoints[0].arch}, {checkpoints[0].path}; {split} of {args.data}"
-    texts = _SplitTexts(args.hypotheses, inspection)
+    split = inspection.split
+    about = f"{checkpoints[0].arch}, {checkpoints[0].path}; {split.name} of {args.data}"
+    for line in args.lines or ():
+        check_line(line, len(inspection.dataset), split.path)
+    summaries = _read_summaries(args.hypotheses, split) if args.hypotheses else None
+    fields = _get_fields(inspection, summaries)
     if args.gates:
-        return _inspect_gates(args, inspection, texts, about)
-    lines = inspection.check_lines(args.lines or [0])
-    summaries = "a summary of a video" if len(lines) == 1 else f"{len(lines)} summaries of videos"
-    parts = _inspect_attention(args, inspection, texts, lines)
-    return Inspection(f"Attention of {summaries}", about, parts)
+        return _inspect_gates(args, inspection, summaries, fields, about)
+    lines = args.lines or [0]
+    what = "a summary of a video" if len(lines) == 1 else f"{len(lines)} summaries of videos"
+    parts = _inspect_attention(args, inspection, summaries, fields, lines)
+    return Inspection(f"Attention of {what}", about, parts)
 
 
-class _SplitTexts:
-    """References and generated summaries of a split.
-
-    Args:
-        path: Path of the file of generated summaries; None if there is no such file.
-        inspection: Inspection of a model on the split.
-
-    Attributes:
-        hypotheses: Dict from video id to generated summary; None if there is no file of summaries.
-    """
-
-    def __init__(self, path: Optional[str], inspection: VideoInspection) -> None:
-        self.inspection = inspection
-        self.split = open_split(inspection.task.cfg.data, inspection.split)
-        # How2 has one reference per video, and the page shows one.
-        self.references = {key: x[0] for key, x in self.split.references().items()}
-        self.hypotheses = None if path is None else self._read_hypotheses(path)
-
-    def _read_hypotheses(self, path: str) -> dict[str, str]:
-        split = self.split
-        file = read_hypotheses(
-            path, item_ids=list(self.references), visual_ids=split.items, split=split.name
+def _read_summaries(path: str, split: Split) -> dict[str, str]:
+    """Read generated summaries; return a dict from video id to text."""
+    items = list(split.references())
+    file = read_hypotheses(path, item_ids=items, visual_ids=split.items, split=split.name)
+    check_generated_for(path, file.output, split)
+    strangers = file.texts.keys() - set(items)
+    if strangers:
+        raise UserError(
+            f"{path}: has a summary of {min(strangers)!r}, which is no video of {split.path}."
         )
-        check_generated_for(path, file.output, split)
-        strangers = file.texts.keys() - self.references.keys()
-        if strangers:
-            raise UserError(
-                f"{path}: has a summary of {min(strangers)!r}, which is no video of {split.path}."
-            )
-        oov_words = get_oov_words(split)
-        return {key: restored(text, oov_words.get(key)) for key, text in file.texts.items()}
+    oov_words = get_oov_words(split)
+    return {key: restored(text, oov_words.get(key)) for key, text in file.texts.items()}
 
-    def get_fields(self, lines: Sequence[int]) -> list[dict[str, Any]]:
-        """Return the fields about texts in the JSON record of each line.
 
-        These are ``transcript_available``, ``reference`` and, if there is one, ``hypothesis``.
-        """
-        inspection, ids = self.inspection, self.inspection.ids(lines)
-        # The published transcripts decide; if their file is missing, the model's input decides.
-        sources = get_sources(self.split, ids, str.split)
-        if sources is None:
-            are_available = [not is_not_available(inspection.transcript(line)) for line in lines]
-        else:
-            are_available = [words is not None for words in sources]
-        records = []
-        for line, key, is_available in zip(lines, ids, are_available):
-            fields: dict[str, Any] = {"transcript_available": is_available}
-            if self.hypotheses and key in self.hypotheses:
-                fields["hypothesis"] = self.hypotheses[key]
-            fields["reference"] = self.references.get(key, inspection.reference(line))
-            records.append(fields)
-        return records
+def _get_fields(
+    inspection: VideoInspection, summaries: Optional[Mapping[str, str]]
+) -> Callable[[int], dict[str, Any]]:
+    """Return a function that returns the fields about texts in the JSON record of a line.
+
+    These are ``transcript_available``, ``reference`` and, if there is one, ``hypothesis``.
+    """
+    split = inspection.split
+    references, transcripts = split.references(), split.field("transcript")
+
+    def get_fields(line: int) -> dict[str, Any]:
+        key, transcript = split.items[line], transcripts[line] or inspection.transcript(line)
+        given = {"hypothesis": summaries[key]} if summaries and key in summaries else {}
+        # How2 has one reference per video, and the page shows one.
+        return {
+            "transcript_available": bool(transcript.strip()) and not is_not_available(transcript),
+            **given,
+            "reference": references[key][0],
+        }
+
+    return get_fields
 
 
 def _inspect_attention(
-    args: argparse.Namespace, inspection: VideoInspection, texts: _SplitTexts, lines: list[int]
+    args: argparse.Namespace,
+    inspection: VideoInspection,
+    summaries: Optional[Mapping[str, str]],
+    get_fields: Callable[[int], dict[str, Any]],
+    lines: list[int],
 ) -> Iterator[Part]:
-    fields_by_line = dict(zip(lines, texts.get_fields(lines)))
     videos: dict[str, Any] = {}
     num_shown = 0
     if args.videos:
         import_av()  # reports a missing package before attention is computed
         videos = by_any_key(list_images(args.videos, ids="path", kind=VIDEOS))
-    for attention in inspection.frame_attention(lines, summaries=texts.hypotheses):
-        fields = fields_by_line[attention.line]
+    for attention in inspection.frame_attention(lines, summaries=summaries):
+        fields = get_fields(attention.line)
         times = Times(clip_step(inspection.attributes))
         if attention.id in videos:
             num_shown += 1
@@ -218,13 +206,15 @@ def video_times(video: MediaFile, num_rows: int, attributes: Mapping[str, Any]) 
 
 
 def _inspect_gates(
-    args: argparse.Namespace, inspection: VideoInspection, texts: _SplitTexts, about: str
+    args: argparse.Namespace,
+    inspection: VideoInspection,
+    summaries: Optional[Mapping[str, str]],
+    get_fields: Callable[[int], dict[str, Any]],
+    about: str,
 ) -> Inspection:
-    lines = inspection.check_lines(args.lines)
-    with progress_bar(len(lines), "videos", many=100) as bar:
-        scores = inspection.gate_scores(lines, summaries=texts.hypotheses, on_batch=bar.update)
-    fields = texts.get_fields(lines)
-    records = [{**record, **more} for record, more in zip(scores.records(), fields)]
+    with progress_bar(len(inspection.dataset), "videos", many=100) as bar:
+        scores = inspection.gate_scores(args.lines, summaries=summaries, on_batch=bar.update)
+    records = [{**record, **get_fields(record["item"])} for record in scores.records()]
     result = _summarize_gates(scores, records)
 
     subtitle = (

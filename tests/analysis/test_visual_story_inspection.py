@@ -173,14 +173,10 @@ def test_models_with_nothing_to_see_are_refused_in_a_line_that_names_others(tmp_
     assert "\n" not in message
 
 
-def test_the_released_full_model_has_nothing_to_see_and_ensembles_are_refused(tmp_path):
+def test_the_released_full_model_has_nothing_to_see(tmp_path):
     task = visual_story_task()
     released = build_model("transtory_full_tiny", task, compat="released")
     with pytest.raises(UserError, match=r"toy.pt: attends to nothing"):
         get_attention_kinds(generator_of(released))
     generator = generator_of(random_story_model("transtory_full_tiny"))
     assert get_attention_kinds(generator) == (True, False, False)
-    generator.models *= 2
-    generator.files *= 2
-    with pytest.raises(UserError, match=r"toy.pt: give one model, not 2"):
-        get_attention_kinds(generator)
