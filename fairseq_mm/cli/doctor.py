@@ -17,15 +17,16 @@ import contextlib
 import importlib
 import importlib.metadata
 import importlib.util
+import itertools
 import logging
 import os
 import platform
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, NamedTuple, Optional
+from typing import Any, Optional
 
 from fairseq_mm.cli import arguments
 from fairseq_mm.cli.records import counted
@@ -37,21 +38,12 @@ EXTRAS = "pycocoevalcap timm pillow_heif av safetensors huggingface_hub fairscal
 _ANEW = "prepare the folder anew with fairseq-mm prepare"
 
 
-class Kind(NamedTuple):
-    task: str
-    inputs: str
-    languages: tuple[str, ...] = ()
-
-    @property
-    def dictionaries(self) -> list[str]:
-        return [f"dict.{language}.txt" for language in self.languages] or ["dict.txt"]
-
-
-KINDS = {
-    "captions": Kind("multimodal_captioning", "images"),
-    "visual stories": Kind("visual_storytelling", "images"),
-    "prompts": Kind("hierarchical_story", "prompts", ("wp_source", "wp_target")),
-    "videos": Kind("video_summarization", "videos", ("tran", "desc")),
+# kind of records -> task of a data folder, and noun of a line
+TASKS = {
+    "captions": ("multimodal_captioning", "lines"),
+    "visual stories": ("visual_storytelling", "lines"),
+    "prompts": ("hierarchical_story", "pairs"),
+    "videos": ("video_summarization", "videos"),
 }
 
 # level (ok, note or PROBLEM), what was checked, result, remedy
@@ -68,7 +60,18 @@ def run(args: argparse.Namespace) -> int:
     logging.disable(logging.WARNING)
     warnings.simplefilter("ignore")
     num_problems = 0
-    for level, subject, text, remedy in _findings(args):
+    stores: list[Any] = []
+    names = [os.path.join(args.data or "", f"features.{end}") for end in ("h5", "json")]
+    checks = [("installation", "install it again", check_environment())]
+    if args.features is not None or (args.data and any(map(os.path.exists, names))):
+        remedy = "make it anew with extract or store import"
+        checks.append(("features", remedy, _check_features(args.data or "", args.features, stores)))
+    if args.data:
+        checks.append((args.data, _ANEW, _check_data(args.data, args.features, stores)))
+    if args.checkpoint:
+        remedy = "name another checkpoint, or the folder that it was trained on"
+        checks.append(("checkpoint", remedy, _check_checkpoint(args, stores)))
+    for level, subject, text, remedy in itertools.chain(*itertools.starmap(_catch, checks)):
         num_problems += level == "PROBLEM"
         line = f"{level:<8} {subject}: {text}" + (f" -> {remedy}" if remedy else "")
         # flushed, so that the last line before a crash shows where the crash happened
@@ -77,16 +80,12 @@ def run(args: argparse.Namespace) -> int:
     return EXIT_STATUS if num_problems else 0
 
 
-def _findings(args: argparse.Namespace) -> Iterator[Finding]:
-    yield from check_environment()
-    stores: list[Any] = []
-    names = [os.path.join(args.data or "", f"features.{end}") for end in ("h5", "json")]
-    if args.features is not None or (args.data and any(map(os.path.exists, names))):
-        yield from _check_features(args.data or "", args.features, stores)
-    if args.data:
-        yield from _check_data(args.data, args.features, *stores)
-    if args.checkpoint:
-        yield from _check_checkpoint(args, *stores)
+def _catch(subject: str, remedy: str, findings: Iterator[Finding]) -> Iterator[Finding]:
+    """Yield the findings; an exception, of which a broken package can raise any, is the last."""
+    try:
+        yield from findings
+    except Exception as error:
+        yield "PROBLEM", subject, _describe(error), remedy
 
 
 def _describe(error: BaseException) -> str:
@@ -136,13 +135,15 @@ def check_fairseq() -> Iterator[Finding]:
 
 
 def find_data_folder(folder: str) -> tuple[str, str]:
-    """Return the path of the data folder and its kind, a key of ``KINDS``. The path differs from
+    """Return the path of the data folder and the kind of its records. The path differs from
     ``folder`` if this is a language model's subfolder of a data folder."""
+    from fairseq_mm.data.record_split import LANGUAGE_MODELS, PROMPTS, VIDEOS
+
     path = Path(folder).absolute()
-    for place in (path, path.parent) if path.name in ("prompts", "stories") else (path,):
-        for kind in ("prompts", "videos"):
-            if any((place / name).exists() for name in KINDS[kind].dictionaries):
-                return (folder if place == path else str(place)), kind
+    for place in (path, path.parent) if path.name in LANGUAGE_MODELS else (path,):
+        for kind in (PROMPTS, VIDEOS):
+            if any((place / f"dict.{side}.txt").exists() for side in kind.sides):
+                return (folder if place == path else str(place)), kind.name
     with contextlib.suppress(OSError):
         if b"\n<sent> " in b"\n" + (path / "dict.txt").read_bytes():
             return folder, "visual stories"
@@ -151,17 +152,13 @@ def find_data_folder(folder: str) -> tuple[str, str]:
 
 def _check_features(folder: str, paths: Optional[str], stores: list[Any]) -> Iterator[Finding]:
     """Open feature stores, add all of them as one to ``stores``, and read them whole."""
-    try:
-        from fairseq_mm.data.feature_store import open_folder_features
+    from fairseq_mm.data.feature_store import open_folder_features
 
-        store = open_folder_features(folder, paths)
-        # The store records that its values are finite, but they may have changed since then.
-        store.check_finite(reread=True)
-        for one in store.stores:
-            one.check_content()
-    except Exception as error:
-        yield "PROBLEM", "features", _describe(error), "make it anew with extract or store import"
-        return
+    store = open_folder_features(folder, paths)
+    # The store records that its values are finite, but they may have changed since then.
+    store.check_finite(reread=True)
+    for one in store.stores:
+        one.check_content()
     stores.append(store)
     yield "ok", store.path, f"{len(store)} items of feature dimension {store.dim}, all finite", ""
 
@@ -178,35 +175,34 @@ def set_up(task: str, folder: str, features: Optional[str]) -> Any:
     return TASK_REGISTRY[task].setup_task(cfg)
 
 
-def _check_data(folder: str, features: Optional[str], store: Any = None) -> Iterator[Finding]:
+def _check_data(folder: str, features: Optional[str], stores: Sequence[Any]) -> Iterator[Finding]:
     """Set up the task of a data folder, and load its splits as training does."""
-    root, name = find_data_folder(folder)
-    kind = KINDS[name]
-    try:
-        from fairseq_mm.prepare.data_folder import is_half_moved
+    from fairseq_mm.data.record_split import KINDS
+    from fairseq_mm.data.records import split_names
+    from fairseq_mm.prepare.data_folder import is_half_moved
 
-        if is_half_moved(folder):
-            raise UserError("a run of prepare was killed before its files had moved into place")
-        if kind.inputs == "images" and store is None and (Path(root) / "dict.txt").exists():
-            text = "its text is not checked, as no task can be set up without features"
-            yield "note", folder, text, "extract its features; SC-NLM and n-gram models need none"
-            return
-        task = set_up(kind.task, root, features if kind.inputs != "prompts" else None)
-    except Exception as error:  # a broken package can raise any error
-        yield "PROBLEM", folder, _describe(error), _ANEW
+    root, name = find_data_folder(folder)
+    (kind,) = (kind for kind in KINDS if kind.name == name)
+    task_name, noun = TASKS[name]
+    if is_half_moved(folder):
+        raise UserError("a run of prepare was killed before its files had moved into place")
+    if not kind.sides and not stores and (Path(root) / "dict.txt").exists():
+        text = "its text is not checked, as no task can be set up without features"
+        yield "note", folder, text, "extract its features; SC-NLM and n-gram models need none"
         return
-    dictionaries = [task.source_dictionary, task.target_dictionary] if kind.languages else []
-    for file, dictionary in zip(kind.dictionaries, dictionaries or [task.target_dictionary]):
+    task = set_up(task_name, root, features if name != "prompts" else None)
+    dictionaries = [task.source_dictionary, task.target_dictionary][-max(len(kind.sides), 1) :]
+    for side, dictionary in zip(kind.sides or [""], dictionaries):
+        file = f"dict.{side}.txt" if side else "dict.txt"
         words = len(dictionary) - dictionary.nspecial
         yield "ok", os.path.join(root, file), f"{words} words", ""
-    if kind.inputs == "videos" and store is None:
+    if name == "videos" and not stores:
         # The task opens features unless its model reads text only.
         reads_text = SimpleNamespace(reads_video=False, max_positions=lambda: (10**9, 10**9))
         task.models.append(reads_text)
-    names = [x for x in os.listdir(root) if x.endswith((".idx", ".bin", ".visual_ids"))]
-    splits = [split for split in SPLITS if any(x.startswith(f"{split}.") for x in names)]
+    splits = [split for split in split_names(root) if split in SPLITS]
     if not splits:
-        yield "PROBLEM", root, f"has none of the splits {', '.join(SPLITS)}", _ANEW
+        raise UserError(f"has none of the splits {', '.join(SPLITS)}")
     for split in splits:
         try:
             if hasattr(task.cfg, "eval_gen"):  # which reads the references, as a validation does
@@ -218,66 +214,65 @@ def _check_data(folder: str, features: Optional[str], store: Any = None) -> Iter
             yield "PROBLEM", split, str(error), _ANEW
             continue
         dataset = task.datasets[split]
-        noun = {"images": "lines", "prompts": "pairs", "videos": "videos"}[kind.inputs]
-        items = f" of {len(set(dataset.visual_ids))} items" if kind.inputs == "images" else ""
+        items = "" if kind.sides else f" of {len(set(dataset.visual_ids))} items"
         yield "ok", split, f"{len(dataset)} {noun}{items}", ""
 
 
-def _check_checkpoint(args: argparse.Namespace, store: Any = None) -> Iterator[Finding]:
+def _check_checkpoint(args: argparse.Namespace, stores: Sequence[Any]) -> Iterator[Finding]:
     """Build the model of a checkpoint, in the task of the data folder if there is one, and compare
     its extractor with the features."""
-    subject, remedy = "checkpoint", "name another checkpoint"
-    try:
-        import torch
+    import torch
 
-        from fairseq_mm.extract.identity import check_same_extractor
-        from fairseq_mm.extract.weights import checked_weights_file
-        from fairseq_mm.inference.checkpoint import Checkpoint
-        from fairseq_mm.inference.extractor_provenance import find_weights_file
-        from fairseq_mm.models._provenance import fingerprint
+    from fairseq_mm.extract.weights import checked_weights_file
+    from fairseq_mm.inference.checkpoint import Checkpoint
+    from fairseq_mm.inference.extractor_provenance import find_weights_file
+    from fairseq_mm.models._provenance import fingerprint
 
-        checkpoint = Checkpoint.open(args.checkpoint, data=args.data)
-        yield "ok", checkpoint.path, checkpoint.summary(), ""
-        # A training that diverged saves such weights, and fairseq loads them without a message.
-        for name, weight in checkpoint.weights.items():
-            if torch.is_tensor(weight) and not bool(torch.isfinite(weight).all()):
-                yield "PROBLEM", checkpoint.path, f"{name} has NaN or infinite values", remedy
-                break  # NaN spreads to nearly all weights; one name is enough
-        if not checkpoint.has_provenance and args.data is None:
-            text = f"carries no dictionary (fairseq's --arch {checkpoint.arch})"
-            yield "note", "checkpoint", text, "name its data folder too: --data"
-            return
-        checkpoint.build("cpu")  # a GPU may be full
-        if not checkpoint.has_provenance:
-            text = f"carries no dictionary (fairseq's --arch {checkpoint.arch}); it fits those of"
-            yield "ok", "checkpoint", f"{text} {args.data}", ""
-            return
-        words = {"dictionary": checkpoint.words}
-        # For a model of captions, source_words is the dictionary of part-of-speech tags.
-        if checkpoint.input_kind == "prompts" and checkpoint.provenance.get("source_words"):
-            words = {"source dictionary": checkpoint.provenance["source_words"]}
-            words["target dictionary"] = checkpoint.words
-        kind = f", subwords {checkpoint.subwords['kind']}" if checkpoint.subwords else ""
-        for name, own in words.items():
-            yield "ok", "checkpoint", f"{name} of {len(own)} words, {fingerprint(own)}{kind}", ""
-        remedy = "use the folder that it was trained on, or its dictionary and features"
-        if args.data is not None and os.path.isdir(args.data):
-            _build_in_folder(checkpoint, args.data, args.features)
-        identity = checkpoint.extractor
+    checkpoint = Checkpoint.open(args.checkpoint, data=args.data)
+    yield "ok", checkpoint.path, checkpoint.summary(), ""
+    # A training that diverged saves such weights, and fairseq loads them without a message.
+    for name, weight in checkpoint.weights.items():
+        if torch.is_tensor(weight) and not bool(torch.isfinite(weight).all()):
+            # NaN spreads to nearly all weights; one name is enough
+            raise UserError(f"{checkpoint.path}: {name} has NaN or infinite values")
+    if not checkpoint.has_provenance and args.data is None:
+        text = f"carries no dictionary (fairseq's --arch {checkpoint.arch})"
+        yield "note", "checkpoint", text, "name its data folder too: --data"
+        return
+    checkpoint.build("cpu")  # a GPU may be full
+    if not checkpoint.has_provenance:
+        text = f"carries no dictionary (fairseq's --arch {checkpoint.arch}); it fits those of"
+        yield "ok", "checkpoint", f"{text} {args.data}", ""
+        return
+    words = {"dictionary": checkpoint.words}
+    # For a model of captions, source_words is the dictionary of part-of-speech tags.
+    if checkpoint.kind == "prompts" and checkpoint.provenance.get("source_words"):
+        words = {"source dictionary": checkpoint.provenance["source_words"]}
+        words["target dictionary"] = checkpoint.words
+    kind = f", subwords {checkpoint.subwords['kind']}" if checkpoint.subwords else ""
+    for name, own in words.items():
+        yield "ok", "checkpoint", f"{name} of {len(own)} words, {fingerprint(own)}{kind}", ""
+    if args.data is not None and os.path.isdir(args.data):
+        _build_in_folder(checkpoint, args.data, args.features)
+    if stores and checkpoint.feature_dim:
         remedy = "extract the features with the checkpoint's extractor"
-        if store is not None and checkpoint.feature_dim:
-            checkpoint.check_features(store)
-            if identity.get("extractor") and store.attributes.get("extractor"):
-                by = {"recorded_by": "the checkpoint's features", "given_by": store.path}
-                check_same_extractor(identity, store.attributes, **by)
-        recorded, name = str(identity.get("weights", "")), str(identity.get("extractor"))
-        subject = f"weights of {name}"
-        remedy = "put the file beside the checkpoint, or name it with --weights"
-        if len(recorded) == 64:  # a digest; published weights have a name
-            file = find_weights_file(identity, [checkpoint.path], args.weights)
-            yield "ok", subject, checked_weights_file(name, recorded, file), ""
-    except Exception as error:  # a broken package can raise any error
-        yield "PROBLEM", subject, _describe(error), remedy
+        yield from _catch("checkpoint", remedy, _compare_features(checkpoint, stores[0]))
+    recorded = str(checkpoint.extractor.get("weights", ""))
+    if len(recorded) == 64:  # a digest; published weights have a name
+        name = str(checkpoint.extractor.get("extractor"))
+        file = find_weights_file(checkpoint.extractor, [checkpoint.path], args.weights)
+        yield "ok", f"weights of {name}", checked_weights_file(name, recorded, file), ""
+
+
+def _compare_features(checkpoint: Any, store: Any) -> Iterator[Finding]:
+    from fairseq_mm.extract.identity import check_same_extractor
+
+    checkpoint.check_features(store)
+    identity = checkpoint.extractor
+    if identity.get("extractor") and store.attributes.get("extractor"):
+        by = {"recorded_by": "the checkpoint's features", "given_by": store.path}
+        check_same_extractor(identity, store.attributes, **by)
+    yield from ()
 
 
 def _build_in_folder(checkpoint: Any, folder: str, features: Optional[str]) -> None:
@@ -286,13 +281,13 @@ def _build_in_folder(checkpoint: Any, folder: str, features: Optional[str]) -> N
 
     root, kind = find_data_folder(folder)
     name = checkpoint.task_name
-    if KINDS[kind].inputs != checkpoint.input_kind:
-        text = f"is a model of {checkpoint.input_kind} (--task {name}), but {folder} has {kind}"
-        raise UserError(text)
+    if TASK_REGISTRY[TASKS[kind][0]].input_kind != checkpoint.task_class.input_kind:
+        about = f"is a model of {checkpoint.task_class.input_kind} (--task {name})"
+        raise UserError(f"{about}, but {folder} has {kind}")
     if name != "language_modeling":  # whose folder is one of two subfolders
         # models of fairseq's translation run in the folder's task
         is_ours = hasattr(TASK_REGISTRY.get(name), "from_provenance")
-        task = set_up(name if is_ours else KINDS[kind].task, root, features)
+        task = set_up(name if is_ours else TASKS[kind][0], root, features)
         # The state restores the maximum lengths, from which the build sizes position tables.
         task.load_state_dict(checkpoint.task_state)
         checkpoint.build_model(task)

@@ -137,7 +137,7 @@ def write_empty_line(data):
 @pytest.mark.parametrize(
     ("damage", "messages"),
     [
-        (lambda data: cut(data / "valid.visual_ids", 3), ["valid.idx has 21 lines, but"]),
+        (lambda data: cut(data / "valid.visual_ids", 3), ["valid.visual_ids has 18 lines, but"]),
         (lambda data: cut(data / "valid.references.jsonl", 2), ["has no references for 'valid5"]),
         (lambda data: (data / "train.bin").write_bytes(b""), ["train.bin and .idx cannot be read"]),
         (lambda data: (data / "valid.idx").unlink(), ["valid.idx: no such file"]),

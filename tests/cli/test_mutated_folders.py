@@ -8,7 +8,7 @@ import h5py
 import numpy as np
 import pytest
 
-from fairseq_mm.cli.doctor import KINDS, set_up
+from fairseq_mm.cli.doctor import TASKS, set_up
 from fairseq_mm.cli.main import main
 from fairseq_mm.errors import UserError
 
@@ -76,7 +76,7 @@ def copy(originals, tmp_path):
 
 
 def load(kind, folder):
-    task = set_up(KINDS[NAMES.get(kind, kind)].task, str(folder), None)
+    task = set_up(TASKS[NAMES.get(kind, kind)][0], str(folder), None)
     if hasattr(task.cfg, "eval_gen"):
         task.cfg.eval_gen = True
     task.load_dataset("valid", combine=False, epoch=1)
