@@ -81,17 +81,12 @@ ARGUMENTS: Rows = {
 
 
 class Difference(NamedTuple):
-    """Score of a system minus the score of the first system.
+    """Score of a system minus the score of the first system."""
 
-    Attributes:
-        value: The difference.
-        interval: Ends of the 95 % confidence interval; None if the score has no interval.
-        p: Two-sided p-value; None if the score has no interval.
-    """
-
-    value: float
+    value: float  # the difference
+    # ends of the 95 % confidence interval; None if the score has no interval
     interval: Optional[tuple[float, float]] = None
-    p: Optional[float] = None
+    p: Optional[float] = None  # two-sided p-value; None if the score has no interval
 
     @property
     def is_clear(self) -> bool:
@@ -100,37 +95,23 @@ class Difference(NamedTuple):
 
 
 class ScoreLine(NamedTuple):
-    """Values of one score, such as BLEU-4, for all systems.
+    """Values of one score, such as BLEU-4, for all systems."""
 
-    Attributes:
-        name: Name of the score, such as ``bleu4``.
-        values: Score of each system; None for a missing score.
-        differences: For each system after the first, its difference from the first; None if
-            missing.
-        signature: String that says how the score was computed.
-        note: Remark, or the reason why the score is missing.
-    """
-
-    name: str
-    values: Sequence[Optional[float]]
+    name: str  # name of the score, such as ``bleu4``
+    values: Sequence[Optional[float]]  # score of each system; None for a missing score
+    # for each system after the first, its difference from the first; None if missing
     differences: Sequence[Optional[Difference]] = ()
-    signature: str = ""
-    note: str = ""
+    signature: str = ""  # string that says how the score was computed
+    note: str = ""  # remark, or the reason why the score is missing
 
 
 class System(NamedTuple):
-    """Texts of one system, and their scores.
+    """Texts of one system, and their scores."""
 
-    Attributes:
-        name: Name on the page; empty for a single system.
-        path: Path of the file of texts.
-        texts: Dict from item id to text.
-        scores: Dict from item id to a dict from the name of a score to its value.
-    """
-
-    name: str
-    path: str
-    texts: Mapping[str, str]
+    name: str  # name on the page; empty for a single system
+    path: str  # path of the file of texts
+    texts: Mapping[str, str]  # dict from item id to text
+    # dict from item id to a dict from the name of a score to its value
     scores: dict[str, dict[str, float]]
 
 

@@ -15,12 +15,10 @@ Protocols, metrics and signatures: docs/metrics.md.
 import argparse
 import difflib
 import json
-import os
 import shlex
 import sys
 import textwrap
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import Any, Callable, NamedTuple, Optional
 
 from fairseq_mm.cli import arguments, score_gain, score_inputs, score_models
@@ -39,7 +37,7 @@ from fairseq_mm.metrics.coco_results import coco_results
 from fairseq_mm.metrics.copying import CopiedRun, CopiedRuns
 from fairseq_mm.metrics.meteor import TASKS
 from fairseq_mm.metrics.perplexity import perplexity_rows, read_log_probabilities
-from fairseq_mm.metrics.result_card import allows_unk, decoding_settings, result_card
+from fairseq_mm.metrics.result_card import allows_unk, result_card
 from fairseq_mm.metrics.score_rows import FIRST_WORDS, Row, TokenizedItems, format_figure
 from fairseq_mm.metrics.text_scores import METRICS as TEXT_METRICS
 from fairseq_mm.metrics.text_scores import Metric, names_of_figures, score_texts
@@ -100,19 +98,12 @@ TOKENIZERS = ("ptb", "m_rnn", "wp", "none")
 
 
 class Preset(NamedTuple):
-    """Evaluation protocol of a paper or challenge, which ``--preset`` names.
+    """Evaluation protocol of a paper or challenge, which ``--preset`` names."""
 
-    Attributes:
-        tokenizer: Name of the tokenizer, one of :data:`TOKENIZERS`.
-        metrics: Names of the metrics.
-        has_references: False if the protocol scores texts without references.
-        submission: Challenge whose format ``--submission`` writes; empty for none.
-    """
-
-    tokenizer: str
-    metrics: tuple[str, ...]
-    has_references: bool = True
-    submission: str = ""
+    tokenizer: str  # name of the tokenizer, one of :data:`TOKENIZERS`
+    metrics: tuple[str, ...]  # names of the metrics
+    has_references: bool = True  # False if the protocol scores texts without references
+    submission: str = ""  # challenge whose format ``--submission`` writes; empty for none
 
 
 PRESETS = {
@@ -418,7 +409,7 @@ def _score(
         row.expected = len(all_ids)
     result["texts"] = [system.describe() for system in systems]
     if preset.submission == "vist" and references is not None:
-        result["visual_stories"] = describe_split(references, ids, args.inputs)
+        result["visual_stories"] = describe_split(references, ids)
     if len(systems) == 2:
         result["comparison"] = compare(*tables, samples=samples, seed=args.seed)
     if args.per_item:
@@ -623,19 +614,9 @@ def _vist_submission(split: Split, texts: Mapping[str, str]) -> str:
     return json.dumps(content, ensure_ascii=False, indent=1) + "\n"
 
 
-def describe_split(
-    references: References, ids: Sequence[str], generated: Optional[str]
-) -> dict[str, object]:
-    """Count the image sequences of a split that were scored, and the images with features.
-
-    Args:
-        references: References of the split.
-        ids: Ids of the scored sequences.
-        generated: Path of the generated stories; its first lines may name the feature stores.
-
-    Returns:
-        JSON object with the counts, and with ``summary``, a line of text with the counts.
-    """
+def describe_split(references: References, ids: Sequence[str]) -> dict[str, object]:
+    """Count the image sequences of a split that were scored, and the images with features; return
+    the counts, and as ``summary`` a line of text with them."""
     expected = len(references.texts)
     # an id has the ids of five images, separated by tabs
     images = {image for key in references.texts for image in key.split("\t")}
@@ -646,29 +627,14 @@ def describe_split(
         summary += f" ({counts['part']})"
     counts["images"] = len(images)
     summary += f"; images: {len(images):,}"
-    named = decoding_settings(generated).get("features") if generated else None
-    folder = "" if references.split is None else references.split.folder
-    stores = str(named or Path(folder, "features.h5")).split(os.pathsep)
-    if references.split is None or not all(map(os.path.isfile, stores)):
-        counts["summary"] = f"{summary}, no feature store to look for them in"
-        return counts
-    from fairseq_mm.data.feature_store import open_features
-
-    features = open_features(stores)
-    missing = images & references.split.missing
-    # neither in a store nor listed as missing: the stores are not the folder's
-    unknown = sorted(key for key in images - missing if key not in features)
-    without_features = missing.union(unknown)
-    with_features = len(images) - len(without_features)
-    counts["images_with_features"] = with_features
-    counts["images_missing"] = len(missing)
-    counts["images_unknown"] = len(unknown)
-    counts["sequences_with_missing_images"] = sum(
-        not without_features.isdisjoint(key.split("\t")) for key in references.texts
-    )
-    summary += f", {with_features:,} with features, {len(missing):,} known to be missing"
-    if unknown:
-        summary += f", {len(unknown):,} in no feature store ({list_first(unknown, _NAMED)})"
+    if references.split is not None:
+        missing = images & references.split.missing
+        counts["images_with_features"] = len(images) - len(missing)
+        counts["images_missing"] = len(missing)
+        counts["sequences_with_missing_images"] = sum(
+            not missing.isdisjoint(key.split("\t")) for key in references.texts
+        )
+        summary += f", {len(images) - len(missing):,} with features"
     counts["summary"] = summary
     return counts
 
@@ -678,11 +644,11 @@ def _perplexities(args: argparse.Namespace, split: Optional[Split]) -> list[Row]
     from the log-probabilities in the file ``--reference-scores``."""
     if args.reference_scores is None:
         return perplexity_rows(None)
-    texts = read_log_probabilities(args.reference_scores)
+    texts, output = read_log_probabilities(args.reference_scores)
     if split is None:
         return perplexity_rows(texts)
     num_tokens = {line: text.num_tokens for line, text in texts.items()}
-    score_inputs.check_scores_for(args.reference_scores, num_tokens, split)
+    score_inputs.check_scores_for(args.reference_scores, output, num_tokens, split)
     return perplexity_rows(texts, len(split))
 
 

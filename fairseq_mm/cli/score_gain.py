@@ -33,20 +33,15 @@ Figures = tuple[float, ...]
 
 
 class VideoGain(NamedTuple):
-    """Gains of a multimodal system in each metric, and the video's share of each gain.
+    """Gains of a multimodal system in each metric, and the video's share of each gain."""
 
-    Attributes:
-        gains: Score of the system minus score of the baseline.
-        video_gains: Score of the system minus score of its text model without the video.
-        shares: ``video_gains`` over ``gains``; None for a metric in which the system is not better
-            than the baseline.
-        share: Mean of ``shares``; None if a share is None.
-    """
-
-    gains: tuple[float, ...]
+    gains: tuple[float, ...]  # score of the system minus score of the baseline
+    # score of the system minus score of its text model without the video
     video_gains: tuple[float, ...]
+    # ``video_gains`` over ``gains``; None for a metric in which the system is not better than the
+    # baseline
     shares: tuple[Optional[float], ...]
-    share: Optional[float]
+    share: Optional[float]  # mean of ``shares``; None if a share is None
 
 
 def video_gain(
@@ -96,19 +91,12 @@ def share_interval(
 
 
 class SystemScores(NamedTuple):
-    """ROUGE scores of one system.
+    """ROUGE scores of one system."""
 
-    Attributes:
-        name: Role of the system: ``system``, ``text-only`` or ``baseline``.
-        source: Path of the file with the scores, or the three scores as on the command line.
-        figures: Scores between 0 and 1, one for each of :data:`METRICS`.
-        by_item: Item id -> scores of the item; None if unknown.
-    """
-
-    name: str
-    source: str
-    figures: Figures
-    by_item: Optional[dict[str, Figures]] = None
+    name: str  # role of the system: ``system``, ``text-only`` or ``baseline``
+    source: str  # path of the file with the scores, or the three scores as on the command line
+    figures: Figures  # scores between 0 and 1, one for each of :data:`METRICS`
+    by_item: Optional[dict[str, Figures]] = None  # item id -> scores of the item; None if unknown
 
     @classmethod
     def average(cls, name: str, source: str, by_item: dict[str, Figures]) -> "SystemScores":

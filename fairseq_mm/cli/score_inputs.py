@@ -27,7 +27,6 @@ from fairseq_mm.metrics.hypotheses import (
     GeneratedOutput,
     Hypotheses,
     find_splits,
-    parse_generated,
     read_hypotheses,
 )
 
@@ -38,42 +37,30 @@ _SHOWN = 50  # characters of a text in a message
 
 @dataclass
 class References:
-    """References of the items (images, image sequences or videos) of a split.
+    """References of the items (images, image sequences or videos) of a split."""
 
-    Args:
-        path: Path of the file.
-        texts: Item id -> references, in the order of the file.
-        split: Split of the data folder; None without a data folder.
-        lines: Lines of the file if it has one reference per line; None if it has JSON.
-        aliases: Other name of an item, such as a file name in a COCO annotation file -> id.
-    """
-
-    path: str
-    texts: dict[str, list[str]]
-    split: Optional[Split] = None
+    path: str  # path of the file
+    texts: dict[str, list[str]]  # item id -> references, in the order of the file
+    split: Optional[Split] = None  # split of the data folder; None without a data folder
+    # lines of the file if it has one reference per line; None if it has JSON
     lines: Optional[list[str]] = None
+    # other name of an item, such as a file name in a COCO annotation file -> id
     aliases: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass
 class JoinedTexts:
-    """Texts of a system, assigned to the items (images or videos) that have references.
+    """Texts of a system, assigned to the items (images or videos) that have references."""
 
-    Args:
-        path: Path of the file of texts.
-        hypotheses: Content of the file.
-        texts: Item id -> text, in the order of the references.
-        missing: Ids of items that have references, but no text.
-        without_references: Id -> text, for ids in the file that have no references.
-        not_compared: Reason why the ``T-`` or ``S-`` lines of fairseq-generate's output could not
-            be compared with the data folder.
-    """
-
-    path: str
-    hypotheses: Hypotheses
-    texts: dict[str, str]
+    path: str  # path of the file of texts
+    hypotheses: Hypotheses  # content of the file
+    texts: dict[str, str]  # item id -> text, in the order of the references
+    # ids of items that have references, but no text
     missing: list[str] = field(default_factory=list)
+    # id -> text, for ids in the file that have no references
     without_references: dict[str, str] = field(default_factory=dict)
+    # reason why the ``T-`` or ``S-`` lines of fairseq-generate's output could not be compared with
+    # the data folder
     not_compared: Optional[str] = None
 
     def problems(self) -> dict[str, list[str]]:
@@ -415,7 +402,9 @@ def check_generated_for(
     return None
 
 
-def check_scores_for(path: str, num_tokens: Mapping[int, int], split: Split) -> None:
+def check_scores_for(
+    path: str, output: GeneratedOutput, num_tokens: Mapping[int, int], split: Split
+) -> None:
     """Check that ``fairseq-generate --score-reference`` has scored a split; ``num_tokens`` maps a
     line of the split to its number of scored tokens in the output."""
     last = max(num_tokens)
@@ -423,13 +412,6 @@ def check_scores_for(path: str, num_tokens: Mapping[int, int], split: Split) -> 
         raise UserError(
             f"{path}: line {last} must be one of the {len(split)} lines of {split.path} (counted "
             "from 0); it comes from another split or data folder."
-        )
-    output = parse_generated(path, Path(path).read_text(encoding="utf-8"))
-    # None, not False, if the output has no log: then only the texts can tell
-    if output.scores_references is False:
-        raise UserError(
-            f"{path}: its log says that the texts were generated; perplexity needs "
-            "fairseq-generate --score-reference."
         )
     check_generated_for(path, output, split)
     longest = max(num_tokens.values())

@@ -51,17 +51,11 @@ _DETACHMENTS = (
 
 
 class Phrases(NamedTuple):
-    """Phrases in several texts that occur in the paraphrase table; the texts are concatenated.
+    """Phrases in several texts that occur in the paraphrase table; the texts are concatenated."""
 
-    Attributes:
-        positions: ``[N]`` index of each phrase's first word in the texts, ascending.
-        lengths: ``[N]`` number of words; ascending among phrases with the same first word.
-        states: ``[N]`` number of the phrase in the table.
-    """
-
-    positions: np.ndarray
-    lengths: np.ndarray
-    states: np.ndarray
+    positions: np.ndarray  # ``[N]`` index of each phrase's first word in the texts, ascending
+    lengths: np.ndarray  # ``[N]`` number of words; ascending among phrases with the same first word
+    states: np.ndarray  # ``[N]`` number of the phrase in the table
 
 
 class Tables:

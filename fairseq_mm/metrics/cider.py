@@ -123,15 +123,11 @@ class CiderD:
 
 
 class Nearest(NamedTuple):
-    """Training caption that is nearest to a text.
+    """Training caption that is nearest to a text."""
 
-    Attributes:
-        place: Index of the training caption.
-        similarity: CIDEr-D of the text with the training caption as its reference, 0 to 10; 10 if
-            both have the same words in the same order.
-    """
-
-    place: int
+    place: int  # index of the training caption
+    # CIDEr-D of the text with the training caption as its reference, 0 to 10; 10 if both have the
+    # same words in the same order
     similarity: float
 
 

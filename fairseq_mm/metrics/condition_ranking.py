@@ -38,68 +38,46 @@ Interval = tuple[float, float]
 class Columns(NamedTuple):
     """Distinct conditions (prompts or image sequences) of a list of stories.
 
-    Each condition is a column of a score matrix, in which each story is a row.
+    Each condition is a column of a score matrix, in which each story is a row."""
 
-    Attributes:
-        texts: Text of the condition of each column, in order of first occurrence.
-        true: ``[stories]`` column of each story's own condition.
-    """
-
-    texts: list[str]
-    true: np.ndarray
+    texts: list[str]  # text of the condition of each column, in order of first occurrence
+    true: np.ndarray  # ``[stories]`` column of each story's own condition
 
 
 class Figure(NamedTuple):
     """Mean of a score or rank over stories and draws, with its confidence interval.
 
     A draw is one random sample of distractors (prompts or images of other stories) for every story.
-
-    Attributes:
-        value: The mean.
-        interval: 95 % bootstrap interval of ``value``.
-        chance: Expectation of ``value`` if all scores were random.
     """
 
-    value: float
-    interval: Interval
-    chance: float
+    value: float  # the mean
+    interval: Interval  # 95 % bootstrap interval of ``value``
+    chance: float  # expectation of ``value`` if all scores were random
 
 
 class PromptRanking(NamedTuple):
     """Share of comparisons in which a story is likeliest under its own prompt.
 
-    A comparison is made for each story and each draw, a random sample of other prompts.
+    A comparison is made for each story and each draw, a random sample of other prompts."""
 
-    Attributes:
-        accuracy: The share. A tie of the own prompt with other prompts counts like a guess among
-            them. The confidence interval is computed by resampling both stories and draws.
-        per_draw: ``[draws]`` share of each draw.
-        stories: Number of stories.
-        ties: Share of comparisons in which the own prompt and another prompt tie as the likeliest.
-    """
-
+    # the share. A tie of the own prompt with other prompts counts like a guess among them. The
+    # confidence interval is computed by resampling both stories and draws
     accuracy: Figure
-    per_draw: np.ndarray
-    stories: int
+    per_draw: np.ndarray  # ``[draws]`` share of each draw
+    stories: int  # number of stories
+    # share of comparisons in which the own prompt and another prompt tie as the likeliest
     ties: float
 
 
 class AlbumRanking(NamedTuple):
     """Ranks of the stories' own albums among albums of other stories.
 
-    A comparison is made for each story and each draw, a random sample of other albums.
+    A comparison is made for each story and each draw, a random sample of other albums."""
 
-    Attributes:
-        first: Share of comparisons in which the own album has rank 1.
-        mean_rank: Mean rank of the own album, counted from 1.
-        stories: Number of stories.
-        ties: Share of comparisons in which a tie has worsened the rank of the own album.
-    """
-
-    first: Figure
-    mean_rank: Figure
-    stories: int
-    ties: float
+    first: Figure  # share of comparisons in which the own album has rank 1
+    mean_rank: Figure  # mean rank of the own album, counted from 1
+    stories: int  # number of stories
+    ties: float  # share of comparisons in which a tie has worsened the rank of the own album
 
 
 def condition_columns(texts: Iterable[str]) -> Columns:

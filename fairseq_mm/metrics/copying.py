@@ -29,21 +29,13 @@ _MULTIPLIER = 0x9E3779B97F4A7C15  # odd, so that it has an inverse modulo 2**64
 
 
 class CopiedRun(NamedTuple):
-    """Longest run of words that a story shares with one training story.
+    """Longest run of words that a story shares with one training story."""
 
-    Attributes:
-        length: Number of words; 0 if no word of the story occurs in the training text.
-        start: Index of the first word of the run in the generated story.
-        words: Words of the run.
-        file: Training file with the run; None if ``length`` is 0.
-        line: Number, from 1, of one of the lines of ``file`` with the run; 0 if ``length`` is 0.
-    """
-
-    length: int
-    start: int
-    words: tuple[str, ...]
-    file: Optional[str]
-    line: int
+    length: int  # number of words; 0 if no word of the story occurs in the training text
+    start: int  # index of the first word of the run in the generated story
+    words: tuple[str, ...]  # words of the run
+    file: Optional[str]  # training file with the run; None if ``length`` is 0
+    line: int  # number, from 1, of one of the lines of ``file`` with the run; 0 if ``length`` is 0
 
     def to_dict(self) -> dict[str, object]:
         return {

@@ -10,15 +10,11 @@ MOST_BINS = 40
 
 
 class Histogram(NamedTuple):
-    """Histogram of scores with bins of equal width.
+    """Histogram of scores with bins of equal width."""
 
-    Attributes:
-        edges: ``[bins + 1]`` ascending edges of the bins.
-        counts: ``[bins]`` number of scores in each bin. A score on an edge counts in the bin to the
-            right of the edge, a score on the last edge in the last bin.
-    """
-
-    edges: list[float]
+    edges: list[float]  # ``[bins + 1]`` ascending edges of the bins
+    # ``[bins]`` number of scores in each bin. A score on an edge counts in the bin to the right of
+    # the edge, a score on the last edge in the last bin
     counts: list[int]
 
 

@@ -41,25 +41,23 @@ _LEAST_REPEATED = 10
 
 @dataclass
 class GeneratedOutput:
-    """Parsed output of fairseq-generate. An item is a line of the split, numbered from 0.
+    """Parsed output of fairseq-generate. An item is a line of the split, numbered from 0."""
 
-    Args:
-        splits: Names of the splits in the log.
-        scores_references: Value of ``--score-reference`` in the log; None without a log.
-        sources: Number of an item -> file line and text of its ``S-`` line.
-        targets: Number of an item -> file line and text of its ``T-`` line.
-        hypotheses: Number of an item -> scores and texts of its ``H-`` lines, in file order.
-        detokenised: The same for ``D-`` lines.
-        cut_short: Number of the file's last item if it lacks lines that all others have, so that
-            its texts are ignored.
-    """
-
-    splits: list[str]
+    splits: list[str]  # names of the splits in the log
+    # value of ``--score-reference`` in the log; None without a log
     scores_references: Optional[bool]
+    # number of an item -> file line and text of its ``S-`` line
     sources: dict[int, tuple[int, str]] = field(default_factory=dict)
+    # number of an item -> file line and text of its ``T-`` line
     targets: dict[int, tuple[int, str]] = field(default_factory=dict)
+    # number of an item -> scores and texts of its ``H-`` lines, in file order
     hypotheses: dict[int, list[tuple[float, str]]] = field(default_factory=dict)
+    # the same for ``D-`` lines
     detokenised: dict[int, list[tuple[float, str]]] = field(default_factory=dict)
+    # number of an item -> numbers of its ``P-`` lines
+    positional: dict[int, list[str]] = field(default_factory=dict)
+    # number of the file's last item if it lacks lines that all others have, so that its texts are
+    # ignored
     cut_short: Optional[int] = None
 
     def repeats_targets(self) -> bool:
@@ -76,25 +74,20 @@ class GeneratedOutput:
 
 @dataclass
 class Hypotheses:
-    """Generated texts by item id (of an image, a video or a story), in the order of the file.
+    """Generated texts by item id (of an image, a video or a story), in the order of the file."""
 
-    Args:
-        texts: Item id -> text.
-        layout: Detected format of the file.
-        repeated: Ids of items that should have one text, but have several.
-        unused: Number of further texts that are ignored without an error: lower ranks of an n-best
-            list, and texts of an item's second and later lines in the split.
-        cut_short: Ids of items whose lines are incomplete at the end of the file.
-        equal_to_targets: Ids of all items, if every text equals its target in the ``T-`` line.
-        output: Parsed output of fairseq-generate; None for files of other formats.
-    """
-
-    texts: dict[str, str]
-    layout: str
+    texts: dict[str, str]  # item id -> text
+    layout: str  # detected format of the file
+    # ids of items that should have one text, but have several
     repeated: list[str] = field(default_factory=list)
+    # number of further texts that are ignored without an error: lower ranks of an n-best list, and
+    # texts of an item's second and later lines in the split
     unused: int = 0
+    # ids of items whose lines are incomplete at the end of the file
     cut_short: list[str] = field(default_factory=list)
+    # ids of all items, if every text equals its target in the ``T-`` line
     equal_to_targets: list[str] = field(default_factory=list)
+    # parsed output of fairseq-generate; None for files of other formats
     output: Optional[GeneratedOutput] = None
 
     def add_all(self, pairs: Iterable[tuple[str, str]], path: str) -> "Hypotheses":
@@ -120,6 +113,11 @@ def _several_runs(where: str, why: str) -> UserError:
     )
 
 
+def read_text(path: str) -> str:
+    # progress bars and Windows end lines with \r, too
+    return re.sub("\r\n?", "\n", decoded(read_bytes(path), path))
+
+
 def read_hypotheses(
     path: str,
     *,
@@ -138,8 +136,7 @@ def read_hypotheses(
         split: Name of the split; output of fairseq-generate for another split is refused. None
             accepts any split.
     """
-    # progress bars and Windows end lines with \r, too
-    text = re.sub("\r\n?", "\n", decoded(read_bytes(path), path))
+    text = read_text(path)
     # an empty list is a COCO results file without captions
     if re.fullmatch(r"\s*(\[\s*\]\s*)?", text):
         raise UserError(f"{path}: must have generated texts, but is empty.")
@@ -326,6 +323,8 @@ def parse_generated(path: str, text: str) -> GeneratedOutput:
         kinds.setdefault(number, set()).add(kind)
         if kind in texts:
             texts[kind].setdefault(number, (file_line, match[0].split("\t", 1)[1]))
+        elif kind == "P":
+            output.positional.setdefault(number, []).append(match[0].split("\t", 1)[1])
         elif kind in scored_texts:
             scored = scored_texts[kind].setdefault(number, [])
             try:

@@ -29,21 +29,13 @@ VERSION = "1.5"
 
 
 class _Parameters(NamedTuple):
-    """Parameters of METEOR's score, tuned for a task.
+    """Parameters of METEOR's score, tuned for a task."""
 
-    Args:
-        alpha: Weight of recall in the harmonic mean; precision has the rest.
-        beta: Exponent of the fragmentation.
-        gamma: Largest penalty.
-        delta: Weight of content words; function words have the rest.
-        stages: Weights of the matches of each stage.
-    """
-
-    alpha: float
-    beta: float
-    gamma: float
-    delta: float
-    stages: tuple[float, float, float, float]
+    alpha: float  # weight of recall in the harmonic mean; precision has the rest
+    beta: float  # exponent of the fragmentation
+    gamma: float  # largest penalty
+    delta: float  # weight of content words; function words have the rest
+    stages: tuple[float, float, float, float]  # weights of the matches of each stage
 
 
 # the jar's option -t

@@ -11,6 +11,7 @@ from typing import NamedTuple, Optional
 import numpy as np
 
 from fairseq_mm.errors import UserError
+from fairseq_mm.metrics.hypotheses import GeneratedOutput, parse_generated, read_text
 from fairseq_mm.metrics.score_rows import Row, signature
 
 # temperatures at which the log-likelihood of a text is computed
@@ -60,63 +61,46 @@ def transtory_perplexity(sentences: Iterable[LogProbability]) -> float:
     return 2 ** (math.fsum(losses) / len(losses))
 
 
-def read_log_probabilities(path: str) -> dict[int, LogProbability]:
-    """Read the ``P-`` lines in the output of ``fairseq-generate --score-reference``.
+def read_log_probabilities(path: str) -> tuple[dict[int, LogProbability], GeneratedOutput]:
+    """Read the output of ``fairseq-generate --score-reference``, whose ``P-`` lines have the
+    log2-probability of every token of a reference, the end token last.
 
-    A ``P-`` line holds the log2-probability of every token of a reference, the end token last.
-    Returns the sum and the number of tokens of each reference, by line number of the split. Raise
-    UserError if the file cannot be read, has no ``P-`` lines, has a damaged or repeated line, or
-    was made without ``--score-reference``, so that it has scores of generated texts.
+    Returns the sum and the number of tokens of each reference, by line of the split, and the parsed
+    output.
     """
-    texts: dict[int, LogProbability] = {}
-    targets: dict[str, str] = {}
-    differing = 0
-    try:
-        with open(path, encoding="utf-8") as file:
-            for number, line in enumerate(file, 1):
-                kind, _, rest = line.rstrip("\n").partition("-")
-                key, _, value = rest.partition("\t")
-                if kind not in ("T", "D", "P") or not key.isdigit():
-                    continue
-                if kind == "T":
-                    # fairseq prints an unknown word of a target as <<unk>>, of a text as <unk>
-                    targets[key] = value.replace("<<unk>>", "<unk>")
-                elif kind == "D" and key in targets:
-                    differing += value.partition("\t")[2] != targets[key]
-                elif kind == "P":
-                    if int(key) in texts:
-                        raise UserError(
-                            f"{path}:{number}: line {key} of the split is here twice; score "
-                            "each run by itself."
-                        )
-                    try:
-                        scores = [float(score) for score in value.split()]
-                    except ValueError:
-                        scores = []
-                    if not scores or not all(map(math.isfinite, scores)):
-                        raise UserError(
-                            f"{path}:{number}: P-{key} must be followed by finite log2-"
-                            f"probabilities, but is {value[:40]!r} instead."
-                        )
-                    # the last number may have lost digits and still be a number
-                    if not line.endswith("\n"):
-                        raise UserError(
-                            f"{path}:{number}: P-{key} is the end of the file, but must end with "
-                            "a line break: the file was cut short."
-                        )
-                    texts[int(key)] = LogProbability(math.fsum(scores), len(scores))
-    except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise UserError(f"{path}: cannot be read as text: {reason}") from None
+    text = read_text(path)
+    # the last number may have lost digits and still be a number
+    if not text.endswith("\n"):
+        raise UserError(f"{path}: must end with a line break: the file was cut short.")
+    output = parse_generated(path, text)
+    texts = {}
+    for number, (values, *others) in output.positional.items():
+        try:
+            scores = list(map(float, values.split()))
+        except ValueError:
+            scores = []
+        if others or not scores or not all(map(math.isfinite, scores)):
+            raise UserError(
+                f"{path}: P-{number} must be there once, followed by finite log2-probabilities, "
+                f"but is {values[:40]!r}."
+            )
+        texts[number] = LogProbability(math.fsum(scores), len(scores))
     if not texts:
         raise UserError(f"{path}: has no P- lines; expected fairseq-generate's output.")
     # Generated texts may equal references by chance, and a detokenizer may change some references.
-    if targets and differing > len(targets) / 2:
+    pairs = [
+        (output.targets[i][1], x[0][1])
+        for i, x in output.detokenised.items()
+        if i in output.targets
+    ]
+    # fairseq prints an unknown word of a target as <<unk>>, of a text as <unk>
+    differing = sum(target.replace("<<unk>>", "<unk>") != found for target, found in pairs)
+    if output.scores_references is False or differing > len(output.targets) / 2:
         raise UserError(
-            f"{path}: scores the model's own texts ({differing} of {len(targets)} differ from "
-            "their T- lines); perplexity needs fairseq-generate --score-reference."
+            f"{path}: scores the model's own texts ({differing} of {len(output.targets)} differ "
+            "from their T- lines); perplexity needs fairseq-generate --score-reference."
         )
-    return texts
+    return texts, output
 
 
 def perplexity_rows(
@@ -146,17 +130,12 @@ def perplexity_rows(
 
 
 class BestTemperature(NamedTuple):
-    """Temperature with the highest log-likelihood of a text.
+    """Temperature with the highest log-likelihood of a text."""
 
-    Attributes:
-        temperature: The temperature.
-        log_likelihood: Sum of the words' log-probabilities at this temperature.
-        is_inside: False if the temperature is the lowest or the highest that was tried, so that
-            the maximum may lie outside.
-    """
-
-    temperature: float
-    log_likelihood: float
+    temperature: float  # the temperature
+    log_likelihood: float  # sum of the words' log-probabilities at this temperature
+    # False if the temperature is the lowest or the highest that was tried, so that the maximum may
+    # lie outside
     is_inside: bool
 
 

@@ -23,17 +23,11 @@ RECALL_AT = (1, 5, 10)
 class TrueRanks:
     """Ranks of all true candidates, in the list of candidates that each query retrieves.
 
-    Q is the number of queries, P the number of pairs of a query and one of its true candidates.
+    Q is the number of queries, P the number of pairs of a query and one of its true candidates."""
 
-    Args:
-        query: ``[P]`` index of the query of each pair, ascending.
-        rank: ``[P]`` rank of the true candidate, 1 at the top; ascending within a query.
-        num_candidates: ``[Q]`` number of candidates of each query.
-    """
-
-    query: np.ndarray
-    rank: np.ndarray
-    num_candidates: np.ndarray
+    query: np.ndarray  # ``[P]`` index of the query of each pair, ascending
+    rank: np.ndarray  # ``[P]`` rank of the true candidate, 1 at the top; ascending within a query
+    num_candidates: np.ndarray  # ``[Q]`` number of candidates of each query
 
     @property
     def first(self) -> np.ndarray:
@@ -110,22 +104,16 @@ def true_ranks(
 
 @dataclass(frozen=True)
 class RankSummary:
-    """Summary of the ranks of a retrieval task.
+    """Summary of the ranks of a retrieval task."""
 
-    Args:
-        recall_at: Dict from K to the percentage of queries with a true candidate among the first K.
-        median_rank: Median, over queries, of the rank of the first true candidate, see
-            :func:`median_rank`: an integer, except in means over several folds of a test set.
-        mean_rank: Mean rank of the first true candidate.
-        queries: Number of queries.
-        candidates: Mean number of candidates per query.
-    """
-
+    # dict from K to the percentage of queries with a true candidate among the first K
     recall_at: dict[int, float]
+    # median, over queries, of the rank of the first true candidate, see :func:`median_rank`: an
+    # integer, except in means over several folds of a test set
     median_rank: float
-    mean_rank: float
-    queries: int
-    candidates: float
+    mean_rank: float  # mean rank of the first true candidate
+    queries: int  # number of queries
+    candidates: float  # mean number of candidates per query
 
 
 def summarize_ranks(ranks: TrueRanks) -> RankSummary:

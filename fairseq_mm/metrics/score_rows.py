@@ -56,70 +56,51 @@ def format_figure(name: str, value: Optional[float], *, decimals: int = 5) -> st
 class Row:
     """One score, a line of the score table, or the reason why the score is missing.
 
-    An item is one scored text with its references, such as the caption of an image.
+    An item is one scored text with its references, such as the caption of an image."""
 
-    Args:
-        name: Name of the score, such as ``bleu4``.
-        value: The score; None if it is missing.
-        signature: Properties that determine the score, see :func:`signature`.
-        scored: Number of scored items.
-        note: Reason why the score is missing, or a remark.
-        expected: Number of items that should have been scored, if it is known.
-        sums: ``[items, statistics]`` numbers whose sums over the items determine the score; None
-            if the score is not computed from such sums.
-        statistic: Function that computes the score from ``sums.sum(axis=0)``.
-        per_item: Score of each item, None for an item without one; None if the metric does not
-            score single items.
-    """
-
-    name: str
-    value: Optional[float]
-    signature: str
-    scored: int
-    note: str = ""
-    expected: Optional[int] = None
+    name: str  # name of the score, such as ``bleu4``
+    value: Optional[float]  # the score; None if it is missing
+    signature: str  # properties that determine the score, see :func:`signature`
+    scored: int  # number of scored items
+    note: str = ""  # reason why the score is missing, or a remark
+    expected: Optional[int] = None  # number of items that should have been scored, if it is known
+    # ``[items, statistics]`` numbers whose sums over the items determine the score; None if the
+    # score is not computed from such sums
     sums: Optional[np.ndarray] = field(default=None, repr=False)
+    # function that computes the score from ``sums.sum(axis=0)``
     statistic: Optional[Statistic] = field(default=None, repr=False)
+    # score of each item, None for an item without one; None if the metric does not score single
+    # items
     per_item: Optional[Sequence[Optional[float]]] = field(default=None, repr=False)
 
 
 @dataclass
 class TokenizedItems:
-    """Tokenized hypothesis and references of each item (image, video or story): input of metrics.
+    """Tokenized hypothesis and references of each item (image, video or story)."""
 
-    Args:
-        hypotheses: Tokens of each item's hypothesis.
-        references: Tokens of each item's references.
-        tokenization: Name of the tokenizer, for signatures: ``ptb`` (coco-caption), ``m_rnn`` (Mao
-            et al. 2015), ``wp`` (WritingPrompts) or ``none`` (split at white space).
-        training_texts: Tokenized training texts.
-        meteor_task: Task for which METEOR's parameters were tuned.
-        copied_runs: Longest run of words that each hypothesis shares with the training text.
-        training_words: Number of words in that training text.
-        texts: Hypotheses without tokenization.
-        reference_texts: References without tokenization.
-        references_of: Noun for signatures if items share their references, such as ``album``.
-        sentences: Tokens of each sentence of each hypothesis; None without separators of sentences.
-        written_sentences: The same of stories that people wrote.
-        sources: Tokens of each item's source (a video's transcript), None for an item without one.
-        allows_unk: True if hypotheses were allowed to contain ``<unk>``; None if unknown.
-        first_words: Number of words of each text that the metric ``first_distinct`` reads.
-    """
-
-    hypotheses: Sequence[Tokens]
-    references: Sequence[Sequence[Tokens]]
+    hypotheses: Sequence[Tokens]  # tokens of each item's hypothesis
+    references: Sequence[Sequence[Tokens]]  # tokens of each item's references
+    # name of the tokenizer, for signatures: ``ptb`` (coco-caption), ``m_rnn`` (Mao et al. 2015),
+    # ``wp`` (WritingPrompts) or ``none`` (split at white space)
     tokenization: str
-    training_texts: Optional[Sequence[Tokens]] = None
-    meteor_task: str = "rank"
+    training_texts: Optional[Sequence[Tokens]] = None  # tokenized training texts
+    meteor_task: str = "rank"  # task for which METEOR's parameters were tuned
+    # longest run of words that each hypothesis shares with the training text
     copied_runs: Optional[Sequence[CopiedRun]] = None
-    training_words: Optional[int] = None
-    texts: Sequence[str] = ()
-    reference_texts: Sequence[Sequence[str]] = ()
+    training_words: Optional[int] = None  # number of words in that training text
+    texts: Sequence[str] = ()  # hypotheses without tokenization
+    reference_texts: Sequence[Sequence[str]] = ()  # references without tokenization
+    # noun for signatures if items share their references, such as ``album``
     references_of: Optional[str] = None
+    # tokens of each sentence of each hypothesis; None without separators of sentences
     sentences: Optional[Sequence[Sequence[Tokens]]] = None
+    # the same of stories that people wrote
     written_sentences: Optional[Sequence[Sequence[Tokens]]] = None
+    # tokens of each item's source (a video's transcript), None for an item without one
     sources: Optional[Sequence[Optional[Tokens]]] = None
+    # True if hypotheses were allowed to contain ``<unk>``; None if unknown
     allows_unk: Optional[bool] = None
+    # number of words of each text that the metric ``first_distinct`` reads
     first_words: int = FIRST_WORDS
 
     def sign(

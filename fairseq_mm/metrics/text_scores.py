@@ -364,18 +364,13 @@ def _first_references(items: TokenizedItems) -> list[Tokens]:
 
 
 class Metric(NamedTuple):
-    """Metric of ``fairseq-mm score``.
+    """Metric of ``fairseq-mm score``."""
 
-    Attributes:
-        compute: Function that computes the scores; None for a metric that :func:`score_texts` does
-            not compute.
-        figures: Names of the scores, if they differ from the metric's name.
-        needs: What must be given for a value: ``references``, a field of :class:`.TokenizedItems`
-            that is a key of :data:`LACKING`, or an option of the command.
-    """
-
+    # function that computes the scores; None for a metric that :func:`score_texts` does not compute
     compute: Optional[Callable[[TokenizedItems], list[Row]]]
-    figures: tuple[str, ...] = ()
+    figures: tuple[str, ...] = ()  # names of the scores, if they differ from the metric's name
+    # what must be given for a value: ``references``, a field of :class:`.TokenizedItems` that is a
+    # key of :data:`LACKING`, or an option of the command
     needs: tuple[str, ...] = ()
 
 

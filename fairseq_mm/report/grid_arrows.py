@@ -35,29 +35,19 @@ WHOLE = Box(0.0, 0.0, 1.0, 1.0)
 
 
 class Drawing(NamedTuple):
-    """Image with the similarities between the R = rows * columns positions of its feature grid.
+    """Image with the similarities between the R = rows * columns positions of its feature grid."""
 
-    Attributes:
-        place: Index of the image in the story, from 0.
-        name: Name of the image in the caption, plain text.
-        image: Image under the arrows; None to draw only the arrows.
-        box: Part of the image that the grid covers.
-        rows: Rows of the grid.
-        columns: Columns of the grid.
-        similarities: [R, R] similarity f(x_i, x_j) of the positions i (row) and j (column).
-        targets: For each position, the positions that its arrows point to, the most similar first.
-        chosen: Position whose arrows are shown first.
-    """
-
-    place: int
-    name: str
-    image: Optional[EmbeddedImage]
-    box: Box
-    rows: int
-    columns: int
+    place: int  # index of the image in the story, from 0
+    name: str  # name of the image in the caption, plain text
+    image: Optional[EmbeddedImage]  # image under the arrows; None to draw only the arrows
+    box: Box  # part of the image that the grid covers
+    rows: int  # rows of the grid
+    columns: int  # columns of the grid
+    # [R, R] similarity f(x_i, x_j) of the positions i (row) and j (column)
     similarities: np.ndarray
+    # for each position, the positions that its arrows point to, the most similar first
     targets: Sequence[Sequence[int]]
-    chosen: int
+    chosen: int  # position whose arrows are shown first
 
     def note(self, position: int) -> str:
         """Return the caption that is shown with the arrows from a position, given by its index."""

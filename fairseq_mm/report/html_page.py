@@ -19,19 +19,13 @@ _TEMPLATES = Path(__file__).parent / "templates"
 
 
 class Section(NamedTuple):
-    """Section of a page.
+    """Section of a page."""
 
-    Attributes:
-        heading: Plain text; empty for a section without a heading.
-        body: HTML with escaped values.
-        scripts: Names of scripts in ``templates/`` that run after the page is built.
-        is_folded: True to show the heading alone until it is clicked.
-    """
-
-    heading: str
-    body: str
+    heading: str  # plain text; empty for a section without a heading
+    body: str  # HTML with escaped values
+    # names of scripts in ``templates/`` that run after the page is built
     scripts: tuple[str, ...] = ()
-    is_folded: bool = False
+    is_folded: bool = False  # True to show the heading alone until it is clicked
 
 
 def plain_number(value: float) -> str:

@@ -179,20 +179,13 @@ def gate_sections(result: Mapping[str, Any]) -> list[Section]:
 
 
 class ShownWord(NamedTuple):
-    """Word of a story as the page shows it.
+    """Word of a story as the page shows it."""
 
-    Attributes:
-        text: Plain text.
-        is_known: False to underline the word, because the dictionary does not contain it.
-        title: Text that is shown on hover.
-        bars: Heights in pixels of the bars above the word.
-        share: Darkness of the word's background, from 0 (light) to 1; None for no background.
-    """
-
-    text: str
-    is_known: bool
-    title: str
-    bars: Sequence[float] = ()
+    text: str  # plain text
+    is_known: bool  # False to underline the word, because the dictionary does not contain it
+    title: str  # text that is shown on hover
+    bars: Sequence[float] = ()  # heights in pixels of the bars above the word
+    # darkness of the word's background, from 0 (light) to 1; None for no background
     share: Optional[float] = None
 
 

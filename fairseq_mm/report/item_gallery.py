@@ -9,17 +9,11 @@ from fairseq_mm.report.html_page import Section, section
 
 
 class ItemText(NamedTuple):
-    """Text on a card.
+    """Text on a card."""
 
-    Attributes:
-        text: The text; None for scores without a text.
-        scores: Dict from the name of a score to its value.
-        system: Name of the system that wrote the text; empty for a single system.
-    """
-
-    text: Optional[str]
-    scores: Mapping[str, float] = {}
-    system: str = ""
+    text: Optional[str]  # the text; None for scores without a text
+    scores: Mapping[str, float] = {}  # dict from the name of a score to its value
+    system: str = ""  # name of the system that wrote the text; empty for a single system
 
     @property
     def shown_scores(self) -> dict[str, str]:
@@ -30,23 +24,15 @@ class ItemText(NamedTuple):
 
 
 class Item(NamedTuple):
-    """Image, image sequence or video with its texts.
+    """Image, image sequence or video with its texts."""
 
-    Attributes:
-        key: Id of the image or video, or ids of the sequence's images, separated by tabs.
-        texts: Text of each system.
-        images: Dict from the id of an image to its data URI.
-        links: Dict from the id of an image to the URL that a click on the image opens.
-        references: Texts that people wrote.
-        transcript: Text that a click on the card shows.
-    """
-
-    key: str
-    texts: Sequence[ItemText] = ()
-    images: Mapping[str, str] = {}
+    key: str  # id of the image or video, or ids of the sequence's images, separated by tabs
+    texts: Sequence[ItemText] = ()  # text of each system
+    images: Mapping[str, str] = {}  # dict from the id of an image to its data URI
+    # dict from the id of an image to the URL that a click on the image opens
     links: Mapping[str, str] = {}
-    references: Sequence[str] = ()
-    transcript: str = ""
+    references: Sequence[str] = ()  # texts that people wrote
+    transcript: str = ""  # text that a click on the card shows
 
 
 def gallery_section(

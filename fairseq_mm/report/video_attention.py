@@ -15,15 +15,11 @@ _MAX_LABELS = 10
 
 
 class Times(NamedTuple):
-    """Times of the frames of a video.
+    """Times of the frames of a video."""
 
-    Attributes:
-        step: Seconds from the start of one frame to the start of the next; None if unknown.
-        thumbnails: Data URIs of n frames, from the middle of n equal parts of the video; empty for
-            no thumbnails.
-    """
-
+    # seconds from the start of one frame to the start of the next; None if unknown
     step: Optional[float] = None
+    # data URIs of n frames, from the middle of n equal parts of the video; empty for no thumbnails
     thumbnails: Sequence[str] = ()
 
 

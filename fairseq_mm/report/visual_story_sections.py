@@ -17,49 +17,29 @@ _LEAST = 5  # width of the column of a short word, in letters
 
 
 class EmbeddedImage(NamedTuple):
-    """Image inside a page.
+    """Image inside a page."""
 
-    Attributes:
-        uri: Data URI of a small JPEG.
-        width: Width of the original image in pixels.
-        height: Height of the original image in pixels.
-    """
-
-    uri: str
-    width: int
-    height: int
+    uri: str  # data URI of a small JPEG
+    width: int  # width of the original image in pixels
+    height: int  # height of the original image in pixels
 
 
 class StoryRow(NamedTuple):
-    """Story, a row of a table whose columns are images.
+    """Story, a row of a table whose columns are images."""
 
-    Attributes:
-        name: Name of the system that wrote the story; empty if the table has a single story.
-        sentences: Detokenized sentences, one per image.
-        note: Plain text beside the sentences.
-        by_people: True for a story that people wrote.
-    """
-
-    name: str
-    sentences: Sequence[str]
-    note: str = ""
-    by_people: bool = False
+    name: str  # name of the system that wrote the story; empty if the table has a single story
+    sentences: Sequence[str]  # detokenized sentences, one per image
+    note: str = ""  # plain text beside the sentences
+    by_people: bool = False  # True for a story that people wrote
 
 
 class Strip(NamedTuple):
-    """Table of one image sequence and its stories.
+    """Table of one image sequence and its stories."""
 
-    Attributes:
-        title: Title of the table, plain text.
-        keys: Names of the images.
-        images: Data URIs of the images; None for an image that is not shown.
-        rows: Stories, at least one; each is a row of the table.
-    """
-
-    title: str
-    keys: Sequence[str]
-    images: Sequence[Optional[str]]
-    rows: Sequence[StoryRow]
+    title: str  # title of the table, plain text
+    keys: Sequence[str]  # names of the images
+    images: Sequence[Optional[str]]  # data URIs of the images; None for an image that is not shown
+    rows: Sequence[StoryRow]  # stories, at least one; each is a row of the table
 
 
 def stories_section(strips: Sequence[Strip]) -> Section:
@@ -68,20 +48,14 @@ def stories_section(strips: Sequence[Strip]) -> Section:
 
 
 class SentenceAttention(NamedTuple):
-    """Sentence of W words and the attention of each word; the sentence's end counts as a word.
+    """Sentence of W words and the attention of each word; the sentence's end counts as a word."""
 
-    Attributes:
-        text: Detokenized sentence.
-        words: W words; the last is ``<sent>`` or ``</s>``.
-        is_known: [W] False to underline the word, because the dictionary does not contain it.
-        log_probs: [W] natural logarithms of the words' probabilities.
-        weights: [W, N] attention weights of the N images, or of the N slices of an image's vector.
-    """
-
-    text: str
-    words: Sequence[str]
+    text: str  # detokenized sentence
+    words: Sequence[str]  # W words; the last is ``<sent>`` or ``</s>``
+    # [W] False to underline the word, because the dictionary does not contain it
     is_known: Sequence[bool]
-    log_probs: np.ndarray
+    log_probs: np.ndarray  # [W] natural logarithms of the words' probabilities
+    # [W, N] attention weights of the N images, or of the N slices of an image's vector
     weights: np.ndarray
 
 

@@ -348,13 +348,13 @@ def test_scores_of_references_are_of_the_folder(data, other, tmp_path, capsys):
     assert "scores, but line " in err
     status, err = said(generated(data, **every, log="{'score_reference': False}"))
     assert (status, err.count("\n")) == (2, 1)
-    assert "its log says that the texts were generated" in err
+    assert "scores the model's own texts" in err
     status, err = said(2 * generated(data, **every, log=log))
     assert (status, err.count("\n")) == (2, 1)
-    assert "line 0 of the split is here twice; score each run by itself." in err
+    assert "the file must hold one run" in err
     status, err = said(generated(data, **every)[:-6])
     assert (status, err.count("\n")) == (2, 1)
-    assert "P-20 is the end of the file, but must end with a line break" in err
+    assert "must end with a line break: the file was cut short" in err
 
 
 def test_without_references_the_binarised_targets_are_said_to_be_them(score, data):

@@ -54,7 +54,7 @@ def test_corpus_weighs_tokens_and_mean_weighs_sentences():
 
 
 def test_reads_positional_scores_by_line_number(write):
-    assert read_log_probabilities(write(OUTPUT)) == {
+    assert read_log_probabilities(write(OUTPUT))[0] == {
         1: LogProbability(-7.0, 4),
         0: LogProbability(-4.0, 2),
     }
@@ -64,8 +64,8 @@ def test_reads_positional_scores_by_line_number(write):
     ("text", "message"),
     [
         ("a dog\n", "has no P- lines; expected fairseq-generate's output"),
-        ("P-0\t-1.0\nP-0\t-1.0\n", ":2: line 0 of the split is here twice"),
-        ("P-0\t-1.0 x\n", ":1: P-0 must be followed by finite log2-probabilities.*'-1.0 x'"),
+        ("P-0\t-1.0\nP-0\t-1.0\n", "P-0 must be there once"),
+        ("P-0\t-1.0 x\n", "followed by finite log2-probabilities.*'-1.0 x'"),
         ("P-0\t-inf\n", "finite log2-probabilities"),
         ("P-0\t\n", "finite log2-probabilities"),
         (
@@ -80,7 +80,7 @@ def test_wrong_files_are_refused(write, text, message):
 
 
 def test_missing_file_is_refused(tmp_path):
-    with pytest.raises(UserError, match=r"none.txt: cannot be read as text: .*No such file"):
+    with pytest.raises(UserError, match=r"none.txt: cannot be read \(No such file"):
         read_log_probabilities(str(tmp_path / "none.txt"))
 
 
@@ -108,4 +108,4 @@ def test_more_than_half_of_the_targets_must_be_scored(tmp_path, differing, is_re
         with pytest.raises(UserError, match="scores the model's own texts"):
             read_log_probabilities(str(path))
     else:
-        assert len(read_log_probabilities(str(path))) == 2
+        assert len(read_log_probabilities(str(path))[0]) == 2
