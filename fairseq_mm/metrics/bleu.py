@@ -35,11 +35,8 @@ def bleu_sums(
     """Compute the statistics of one hypothesis; their sums over a corpus give the corpus BLEU.
 
     Returns ``[10]`` int64: matches of order 1 to 4, n-grams of the hypothesis of order 1 to 4,
-    length of the hypothesis, length of the closest reference. Raise ValueError if there is no
-    reference.
+    length of the hypothesis, length of the closest reference.
     """
-    if not references_tokens:
-        raise ValueError("`references_tokens` must have one reference or more, but is empty.")
     length = len(hypothesis_tokens)
     sums = np.zeros(NUM_SUMS, dtype=np.int64)
     references = [ngram_counts(tokens) for tokens in references_tokens]

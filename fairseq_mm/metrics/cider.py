@@ -56,7 +56,6 @@ class CiderD:
 
     The frequencies are counted as in coco-caption's ``corpus`` mode: all references of an image
     count as one document. With a single image, every idf is log 1 = 0, and so is every score.
-    Raises ValueError if ``references`` is empty.
 
     Args:
         references: Tokenized references of each image (or other test item).
@@ -70,8 +69,6 @@ class CiderD:
     ) -> None:
         self._counts = [[ngram_counts(tokens) for tokens in item] for item in references]
         self.num_documents = len(self._counts)
-        if not self._counts:
-            raise ValueError("CIDEr's document frequencies must come from 1 item or more, not 0.")
         if weights is None:
             weights = InverseDocumentFrequencies(count_documents(self._counts), len(self._counts))
         self._squared_idf, self._unseen = weights.squares, weights.unseen
@@ -144,11 +141,6 @@ class NearestCaption:
     """
 
     def __init__(self, captions: Sequence[Sequence[str]], items: Sequence[str]) -> None:
-        if not captions or len(captions) != len(items):
-            raise ValueError(
-                f"`captions` and `items` must be equally many and not empty, but are "
-                f"{len(captions)} and {len(items)}."
-            )
         self._ngram_numbers: dict[tuple[str, ...], int] = {}
         ngrams, owners, counts = [], [], []
         for owner, tokens in enumerate(captions):

@@ -19,8 +19,7 @@ _IMAGE = re.compile(r"(?:COCO_[a-z]+\d{4}_)?(\d{1,12})(?:\.jpg)?", re.ASCII)
 
 def coco_image_ids(names: Iterable[str]) -> dict[str, int]:
     """Return the COCO image number of each name, which is a file name such as
-    ``COCO_val2014_000000391895.jpg`` or the number as text. Raise UserError if a name has another
-    form, or two names have the same number."""
+    ``COCO_val2014_000000391895.jpg`` or the number as text."""
     ids: dict[str, int] = {}
     earlier: dict[int, str] = {}
     for name in names:
@@ -43,8 +42,7 @@ def coco_image_ids(names: Iterable[str]) -> dict[str, int]:
 
 
 def coco_results(captions: Mapping[str, str]) -> str:
-    """Return the JSON text of a results file; ``captions`` are the captions by image name. Raise
-    UserError if an image name is wrong, see :func:`coco_image_ids`."""
+    """Return the JSON text of a results file; ``captions`` are the captions by image name."""
     ids = coco_image_ids(captions)
     entries = [{"image_id": ids[name], "caption": text} for name, text in captions.items()]
     return json.dumps(entries, ensure_ascii=False) + "\n"

@@ -28,21 +28,16 @@ class LogProbability(NamedTuple):
 
 
 def mean_sentence_perplexity(texts: Iterable[LogProbability]) -> float:
-    """Compute the mean of the texts' perplexities (equation 5): every text has the same weight.
-    Raise ValueError if there is no text."""
+    """Compute the mean of the texts' perplexities (equation 5): every text has the same weight."""
     values = [2 ** (-text.log2_sum / text.num_tokens) for text in texts]
-    if not values:
-        raise ValueError("`texts` must have one text or more, but is empty.")
     return sum(values) / len(values)
 
 
 def corpus_perplexity(texts: Iterable[LogProbability]) -> float:
     """Compute the perplexity of all texts as one text, so that every token has the same weight (Mao
-    et al. 2015, equation 6). Raise ValueError if there is no token."""
+    et al. 2015, equation 6)."""
     texts = list(texts)
     num_tokens = sum(text.num_tokens for text in texts)
-    if num_tokens == 0:
-        raise ValueError("`texts` must have one token or more, but has none.")
     # fsum is exact, so that the order of the lines does not change the result
     return 2 ** (-math.fsum(text.log2_sum for text in texts) / num_tokens)
 
@@ -52,12 +47,9 @@ def transtory_perplexity(sentences: Iterable[LogProbability]) -> float:
 
     This perplexity is too low: the start token of each sentence is counted, although it is not
     predicted. The mean is taken within sentences and then over sentences: ``exp(mean_s(loss_s /
-    (tokens_s + 1)))``, where ``loss_s`` is the sum of the cross entropy over the tokens of sentence
-    s. Raise ValueError if there is no sentence.
+    (tokens_s + 1)))``, where ``loss_s`` is the sum of the cross entropy over sentence s.
     """
     losses = [-sentence.log2_sum / (sentence.num_tokens + 1) for sentence in sentences]
-    if not losses:
-        raise ValueError("`sentences` must have one sentence or more, but is empty.")
     return 2 ** (math.fsum(losses) / len(losses))
 
 

@@ -33,9 +33,7 @@ def longest_common_subsequence(first: Sequence[Hashable], second: Sequence[Hasha
 
 def rouge_l(hypothesis: Sequence[Hashable], references: Sequence[Sequence[Hashable]]) -> float:
     """Compute coco-caption's ROUGE-L, 0 to 1, of one hypothesis; the corpus score is the mean. An
-    empty hypothesis scores 0. Raise ValueError if there is no reference."""
-    if not references:
-        raise ValueError("`references` must have one reference or more, but is empty.")
+    empty hypothesis scores 0."""
     if not hypothesis:
         return 0.0
     precision = recall = 0.0
@@ -55,10 +53,8 @@ def rouge_l(hypothesis: Sequence[Hashable], references: Sequence[Sequence[Hashab
 def rouge_n_f1(hypothesis: Sequence[str], reference: Sequence[str], n: int) -> float:
     """Compute ROUGE-N between 0 and 1: F1 of clipped n-gram counts (Lin 2004, section 2; beta 1).
 
-    The result is 0 if either text has fewer than n tokens. Raise ValueError if ``n`` is below 1.
+    The result is 0 if either text has fewer than n tokens.
     """
-    if n < 1:
-        raise ValueError(f"`n` must be 1 or more, but is {n} instead.")
     total = max(0, len(hypothesis) - n + 1) + max(0, len(reference) - n + 1)
     counts, reference_counts = _ngrams(hypothesis, n), _ngrams(reference, n)
     # a list, since sums over generators are slower

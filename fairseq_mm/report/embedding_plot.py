@@ -2,14 +2,12 @@
 
 import base64
 import io
-import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple, Optional
 
 import numpy as np
 from PIL import Image
 
-from fairseq_mm.errors import UserError
 from fairseq_mm.report.figures import COLORS, Titles, draw
 from fairseq_mm.report.html_page import Section, section
 
@@ -44,11 +42,6 @@ def plot_section(points: Sequence[PlotPoint], variance_shares: Sequence[float]) 
         points: Words and images.
         variance_shares: Share of the vectors' variance along each of the two axes, 0 to 1.
     """
-    if not points:
-        raise UserError("there are no words or images to plot.")
-    for point in points:
-        if not (math.isfinite(point.x) and math.isfinite(point.y)):
-            raise UserError(f"the coordinates of {point.label!r} must be finite, but are not.")
 
     def plot(axes: Any) -> Titles:
         axes.axhline(0, color=COLORS["line"], zorder=0)

@@ -113,12 +113,6 @@ def test_the_page_does_without_images_and_shows_the_first_items_only(data, capsy
     assert "The first 2 of 3 items." in page
 
 
-def test_images_that_are_not_found_are_counted(data, capsys):
-    (data / "images" / "b.png").unlink()
-    assert report(data, "--images", data / "images") == 0
-    assert "1 images not found, the first is b.png" in capsys.readouterr().out
-
-
 def test_items_without_hypothesis_are_counted_and_shown(data):
     lines = (data / "generate.txt").read_text().splitlines()
     (data / "generate.txt").write_text("\n".join(lines[:2]) + "\n")
@@ -175,13 +169,6 @@ def test_a_page_overwrites_no_file_that_is_read(data, capsys, name):
     assert path.read_text() == before
 
 
-def test_texts_of_another_data_folder_are_refused(data, capsys):
-    (data / "generate.txt").write_text('{"id": "z.jpg", "hypothesis": "a dog"}\n')
-    assert report(data) == 2
-    assert "none of its 1 ids (such as 'z.jpg') is among the 3 ids of" in capsys.readouterr().err
-    assert not (data / "page.html").exists()
-
-
 CAPTIONS = {"a.jpg": "a cat sleeps", "b.png": "two cats run", "c.jpg": "no cat"}
 # as fairseq-mm caption writes them: images by their paths
 PATHS = {f"images/{name}": text for name, text in CAPTIONS.items()}
@@ -217,14 +204,6 @@ def test_every_file_that_score_takes_is_shown(data, capsys, layout):
     assert "3 of 3 items have a hypothesis" in page
     shown = re.sub(r"<.*?>", "", page)
     assert all(text in shown for text in CAPTIONS.values())
-
-
-def test_indexed_oov_tokens_are_shown_as_their_words(data):
-    record = {"id": "a.jpg", "transcript": "a", "summary": "a dog", "unknowns": ["Rex"]}
-    (data / "test.jsonl").write_text(json.dumps(record) + "\n")
-    (data / "generate.txt").write_text("H-0\t-0.5\ta dog named <unk-0>\n")
-    assert report(data) == 0
-    assert "a dog named Rex" in re.sub(r"<.*?>", "", (data / "page.html").read_text())
 
 
 def test_sentences_of_stories_are_shown_without_their_separators(data):
@@ -296,21 +275,6 @@ def test_systems_with_texts_of_other_items_are_refused(data, two, capsys):
     assert not (data / "page.html").exists()
 
 
-def test_scores_of_a_file_are_of_one_system(data, two, capsys):
-    assert run_two(two, "--scores", data / "scores.jsonl") == 2
-    assert "--scores: leave it out; the report computes scores" in capsys.readouterr().err
-
-
-def test_the_seed_and_the_number_of_samples_determine_the_intervals(data, two):
-    def intervals(*options):
-        assert run_two(two, "--metrics", "cider", *options) == 0
-        return re.findall(r"\[\S+, \S+\], p", (data / "page.html").read_text())
-
-    first = intervals("--bootstrap", 7)
-    assert first == intervals("--bootstrap", 7)
-    assert {*first} != {*intervals("--bootstrap", 7, "--seed", 2)}
-
-
 def test_names_of_systems_are_given_or_made_different(data, two, capsys):
     assert run_two(two, "--name", "<b>", "--name", "beam 3") == 0
     page = (data / "page.html").read_text()
@@ -322,13 +286,6 @@ def test_names_of_systems_are_given_or_made_different(data, two, capsys):
     (data / "other" / "a.jsonl").write_text((data / "a.jsonl").read_text())
     assert run_two(two, "--hypotheses", data / "other" / "a.jsonl") == 0
     assert f'class="system">{data}/other/a.jsonl<' in (data / "page.html").read_text()
-
-
-def test_metrics_are_computed_for_one_system_as_well(data):
-    assert report(data, "--metrics", "bleu4,diversity", "--tokenizer", "none") == 0
-    page = (data / "page.html").read_text()
-    assert re.findall(r'<th scope="row">(.*?)</th>', page)[:2] == ["bleu4", "distinct1"]
-    assert "bleu4|refs:2|tok:none" in page
 
 
 def test_the_decoding_settings_are_those_of_a_single_system(data, two):

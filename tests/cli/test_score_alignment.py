@@ -156,12 +156,6 @@ def test_output_of_the_folder_is_scored(score, data, case):
         assert err == ""
 
 
-def test_texts_that_bpe_has_changed_are_said_not_to_be_compared(score, data, other):
-    status, _, err = score(generated(data, decode=lambda text: "".join(map(str, map(ord, text)))))
-    assert status == 0
-    assert f"7 texts that were not compared with {data / 'valid.bin'}: --bpe or --tokenizer" in err
-
-
 # texts of the folder and of another -> a file of several runs
 SEVERAL = {
     "twice": lambda data, other: generated(data) + generated(data),
@@ -276,14 +270,6 @@ def test_targets_are_compared_with_plain_references(score, data, tmp_path):
     # tokenised in another way, nothing can be said
     (tmp_path / "references.txt").write_text("".join(f"the {x}\n" for x in [*lines[1:], lines[0]]))
     assert score(text, *arguments, folder=None)[0] == 0
-
-
-def test_lines_of_an_item_that_differ_are_named(score, data):
-    texts = [f"a dog {i // 3}\n" for i in range(21)]
-    assert score("".join(texts))[2] == ""
-    texts[4] = "a cat\n"
-    first = (data / "valid.visual_ids").read_text().split()[3]
-    assert f"1 items with several texts (the first is scored): {first}" in score("".join(texts))[2]
 
 
 def test_visual_stories_are_compared_with_their_separators(score, tmp_path):

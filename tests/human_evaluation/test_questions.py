@@ -39,16 +39,6 @@ def test_each_question_has_three_stories_of_one_system_and_their_prompts():
     assert Counter(system for system, _ in seen) == {"x": 27, "y": 27}
 
 
-def test_all_orders_occur_and_systems_are_mixed():
-    systems = {"x": drawn("x", 300), "y": drawn("y", 300)}
-    questions = pairing_questions(systems, count=300, seed=2)
-    orders = Counter(tuple(question.answer) for question in questions)
-    # 200 questions, 6 orders: 33 expected, standard deviation 5.3
-    assert len(orders) == 6
-    assert min(orders.values()) > 14
-    assert 25 < sum(question.system == "x" for question in questions[:100]) < 75
-
-
 def test_systems_with_the_same_ids_get_the_same_groups():
     systems = {"x": drawn("x", 20), "y": list(reversed(drawn("y", 20)))}
     questions = pairing_questions(systems, count=18, seed=3)
@@ -73,23 +63,6 @@ def test_a_group_has_different_prompts_and_stories():
         pairing_questions({"x": same}, count=6, seed=1)
 
 
-@pytest.mark.parametrize(
-    ("stories", "count", "message"),
-    [
-        (
-            drawn("x", 8),
-            9,
-            "x: has 8 stories, but --count is 9; give more stories, or --count 6",
-        ),
-        (drawn("x", 8), 4, "--count: must be a multiple of 3, but is 4"),
-        ([Story("5", "", "s")], 3, "x: story '5' has no prompt to be paired with"),
-    ],
-)
-def test_what_cannot_be_paired_is_refused(stories, count, message):
-    with pytest.raises(UserError, match=message):
-        pairing_questions({"x": stories}, count=count, seed=1)
-
-
 def test_preference_shows_the_same_ids_and_each_system_first_in_half():
     systems = {"x": drawn("x", 12), "y": list(reversed(drawn("y", 12)))}
     questions = preference_questions(systems, count=10, seed=4)
@@ -100,14 +73,6 @@ def test_preference_shows_the_same_ids_and_each_system_first_in_half():
         assert question.stories == shown
     assert sum(question.answer[0] == "x" for question in questions) == 5
     assert len({question.ids[0] for question in questions}) == 10
-
-
-def test_preference_pairs_files_with_other_ids_in_their_order():
-    other = [story._replace(id=f"lm{story.id}") for story in drawn("y", 7)]
-    questions = preference_questions({"x": drawn("x", 5), "y": other}, count=5, seed=1)
-    for question in questions:
-        own, others = sorted(question.ids)
-        assert others == f"lm{own}"
 
 
 def test_preference_leaves_out_equal_stories():
@@ -137,20 +102,3 @@ def test_a_folder_without_a_key_is_named(tmp_path):
         (tmp_path / "key.json").write_text(text)
         with pytest.raises(UserError, match=r"key.json: must be the key that study.py"):
             read_key(str(tmp_path))
-
-
-@pytest.mark.parametrize(
-    ("task", "systems", "entry"),
-    [
-        ("pairing", ["x"], {"system": "x", "answer": 5}),
-        ("pairing", ["x"], {"system": "x", "answer": ["A", "B"]}),
-        ("pairing", ["x"], {"answer": ["A", "B", "C"]}),
-        ("preference", ["x"], {"answer": ["x", "x"]}),
-        ("preference", ["x", "y"], {"answer": ["x", "z"]}),
-    ],
-)
-def test_a_key_that_was_changed_is_refused(tmp_path, task, systems, entry):
-    key = {"task": task, "systems": dict.fromkeys(systems, ""), "questions": {"q": entry}}
-    (tmp_path / "key.json").write_text(json.dumps(key))
-    with pytest.raises(UserError, match=r"key.json: must be the key that study.py"):
-        read_key(str(tmp_path))

@@ -129,18 +129,6 @@ def test_preference_from_stories_to_figures(stories, study, tmp_path):
     assert "sign test p = 0.289" in out
 
 
-def test_a_system_without_answers_is_said(stories, study, tmp_path):
-    files = [stories("a.jsonl", 3), stories("b.jsonl", 3)]
-    study("pairing", "--stories", *files, "--count", 3, "--output", tmp_path / "s")
-    key = json.loads((tmp_path / "s" / "key.json").read_text())["questions"]
-    name = next(name for name, question in key.items() if question["system"] == "b")
-    write_answers(tmp_path / "x.csv", HEADER, [["j", name, "A", "B", "C"]])
-    status, out, err = study("score", tmp_path / "s", tmp_path / "x.csv")
-    assert status == 0
-    assert "a       no answer" in out
-    assert "1 of 2 questions have no answer: " in err
-
-
 @pytest.mark.parametrize("previous", [False, True])
 def test_a_full_disk_leaves_no_sheet_without_its_key(
     monkeypatch, stories, study, tmp_path, previous
@@ -162,26 +150,3 @@ def test_a_full_disk_leaves_no_sheet_without_its_key(
     assert not (folder / "questions.html").exists()
     assert study(*command)[0] == 0
     assert {path.name for path in folder.iterdir()} == {"key.json", *SHEETS}
-
-
-def test_mistakes_are_one_line(stories, study, tmp_path):
-    a = stories("a.jsonl", 3)
-    pairing = ("pairing", "--count", 3, "--output", tmp_path / "s", "--stories")
-    assert study(*pairing, a, a)[::2] == (
-        2,
-        f"study.py: {a}: is given twice; each system is one file.\n",
-    )
-    assert study(*pairing, a)[0] == 0
-    status, _, err = study(*pairing, a)
-    assert status == 2
-    assert "has questions.csv already; answers to it would lose their key" in err
-    assert study("pairing", "--overwrite", *pairing[1:], a)[0] == 0
-    status, _, err = study("score", tmp_path / "s", a, "--bootstrap", 0)
-    assert (status, "--bootstrap: must be 1 or more, but is 0." in err) == (2, True)
-    status, _, err = study("pairing", "--count", 3, "--output", a, "--stories", a)
-    assert status == 2
-    assert "a.jsonl: cannot be made (File exists)." in err
-    for action in (pairing, ("score", tmp_path / "s"), ("preference", "--output", "x", "--a", a)):
-        rest = {"score": (a,), "preference": ("--b", a)}.get(action[0], (a,))
-        message = "study.py: --seed: must be 0 or more, but is -1.\n"
-        assert study(*action, *rest, "--seed", -1) == (2, "", message)

@@ -53,8 +53,3 @@ def test_cached_references_give_the_same_score_every_time(corpus):
 
 def test_single_document_scores_zero_because_its_idf_is():
     assert CiderD([[["a", "b"]]]).score_item(["a", "b"], 0) == 0.0
-
-
-def test_no_items_are_refused():
-    with pytest.raises(ValueError, match="from 1 item or more, not 0"):
-        CiderD([])

@@ -112,10 +112,6 @@ def test_the_interval_is_that_of_resampled_stories_and_draws(scores, true):
 def test_what_cannot_be_drawn_is_refused(true):
     with pytest.raises(ValueError, match="must be more than the 9 distractors, but is 8 instead"):
         draw_distractors(true, 8)
-    with pytest.raises(ValueError, match="must hold columns from 0 to 6, but holds 0 to 7"):
-        draw_distractors(true, 7, distractors=2)
-    with pytest.raises(ValueError, match=r"must not be empty, but has shape \(2, 0, 9\)"):
-        rank_prompts(np.zeros((0, 12)), true[:0], draw_distractors(true[:0], 12, draws=2))
 
 
 # Albums
@@ -150,5 +146,3 @@ def test_missing_scores_are_named():
     scores[1, 2] = np.nan
     with pytest.raises(ValueError, match="is NaN for story 1 and column 2 instead"):
         candidate_ranks(scores, TRUE, np.array([[[1], [2]]]))
-    with pytest.raises(ValueError, match="`distractors` must not be empty, but has shape"):
-        rank_albums(scores, TRUE, np.zeros((0, 2, 1), dtype=int))

@@ -55,12 +55,6 @@ def test_of_a_span_aligned_with_a_stop_word_only_the_first_word_is_left_out():
     assert found == pytest.approx(2 * precision * recall / (precision + recall), abs=1e-12)
 
 
-def test_stop_words_are_the_eighteen_of_how2():
-    listed = "in a this to free the video and learn from on with how tips for of expert an"
-    assert sorted(listed.split()) == sorted(STOP_WORDS)
-    assert len(STOP_WORDS) == 18
-
-
 def test_repeated_words_can_be_above_one():
     # two aligned words over a set of one
     assert content_f1(["x", "x"], ["x", "x"], [Match(0, 1, 0, 1), Match(1, 1, 1, 1)]) == 2.0

@@ -71,7 +71,3 @@ def test_the_text_that_most_samples_resemble_is_best(utility):
     values = expected_utilities(TEXTS, utility)
     assert values[0] == values[3] == max(values)
     assert values[2] == min(values)
-
-
-def test_two_texts_are_enough_and_an_empty_text_has_no_utility():
-    assert expected_utilities(["a dog", ""], "bleu") == [0.0, 0.0]

@@ -2,7 +2,6 @@
 damaged, outdated, or cannot be written."""
 
 import gzip
-import io
 import logging
 import os
 import sys
@@ -111,21 +110,6 @@ def test_phrases_end_with_their_text(package):
     assert paraphrases == {}
 
 
-def test_parts_of_the_file_are_joined(package, monkeypatch):
-    texts = ("so as to", "in order to", "for", "because of", "due to")
-    _, expected = phrases_of(load_tables(), *texts)
-    assert expected["because of"] == ["due to"]
-    real_open = gzip.open
-
-    class Slow(io.BytesIO):
-        def read(self, size):
-            return super().read(5)
-
-    monkeypatch.setattr(_meteor_tables.gzip, "open", lambda path: Slow(real_open(path).read()))
-    os.remove(cache_path())
-    assert phrases_of(load_again(), *texts)[1] == expected
-
-
 def test_the_cache_is_read_if_it_is_whole(package, compilations):
     load_tables()
     assert cache_path().parent.name == "fairseq_mm"
@@ -172,13 +156,6 @@ def test_a_cache_that_cannot_be_written_is_one_warning(package, compilations, tm
     assert "METEOR's compiled tables cannot be kept here" in caplog.text
     load_again()
     assert len(compilations) == 2
-
-
-def test_the_cache_is_in_the_home_folder_without_an_absolute_xdg_cache_home(monkeypatch, tmp_path):
-    monkeypatch.setenv("HOME", str(tmp_path))
-    for value in ("", "relative"):
-        monkeypatch.setenv("XDG_CACHE_HOME", value)
-        assert cache_path().parent == tmp_path / ".cache" / "fairseq_mm"
 
 
 def test_damaged_files_of_the_package_are_one_line(package):

@@ -38,10 +38,3 @@ def test_a_caption_is_nearest_to_itself():
     index = NearestCaption([*captions, captions[0]], ["one", "two", "three"])
     assert index.nearest(captions[1]) == (1, pytest.approx(10.0))
     assert index.nearest(captions[0]).place == 0  # of equals the first
-
-
-def test_captions_and_items_must_be_equally_many():
-    with pytest.raises(ValueError, match="must be equally many and not empty, but are 1 and 2"):
-        NearestCaption([["a"]], ["one", "two"])
-    with pytest.raises(ValueError, match="but are 0 and 0"):
-        NearestCaption([], [])

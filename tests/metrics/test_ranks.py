@@ -95,21 +95,10 @@ def test_curve_takes_a_candidate_whose_place_is_exactly_the_percentage():
         np.testing.assert_allclose(recall_curve(ranks, np.array(exact)), exact)
 
 
-def test_curve_of_points_ends_at_everything_and_grows():
-    percentages = curve_percentages()
-    assert percentages[0] == 0.1
-    assert percentages[-1] == 100
-    assert (np.diff(percentages) > 0).all()
-    generator = np.random.default_rng(2)
-    curve = recall_curve(ranks_of(generator.random((20, 50)), np.arange(20), np.arange(50)))
-    assert curve[-1] == 100
-    assert (np.diff(curve) >= 0).all()
-
-
 def test_a_query_without_a_true_candidate_is_refused():
-    with pytest.raises(ValueError, match="query 1 has no true candidate"):
+    with pytest.raises(ValueError, match="must have a true candidate"):
         ranks_of(np.zeros((2, 2)), [0, 5], [0, 1])
-    with pytest.raises(ValueError, match="there are no queries"):
+    with pytest.raises(ValueError, match="there must be a query"):
         ranks_of(np.zeros((0, 2)), [], [0, 1])
 
 
@@ -117,16 +106,6 @@ def test_a_query_without_a_true_candidate_is_refused():
 def test_scores_that_would_hide_a_true_candidate_are_refused(bad):
     with pytest.raises(ValueError, match="scores of queries 0 to 1 must be numbers"):
         ranks_of([[bad, 1.0]], [0], [0, 1])
-
-
-def test_a_false_candidate_with_nan_is_refused():
-    with pytest.raises(ValueError, match="must be numbers"):
-        ranks_of([[1.0, np.nan]], [0], [0, 1])
-
-
-def test_a_block_of_another_shape_is_refused():
-    with pytest.raises(ValueError, match=r"must be \(2, 3\), but are \(2, 2\)"):
-        ranks_of(np.zeros((2, 2)), [0, 1], [0, 1, 2])
 
 
 def test_chance_equals_the_mean_over_every_order(monkeypatch):
@@ -155,10 +134,3 @@ def test_chance_is_the_papers_random_row():
     sentences = chance_summary(np.full(1000, 5), np.full(1000, 5000))
     assert sentences.recall_at[10] == pytest.approx(1.0, abs=0.01)
     assert sentences.median_rank == 647  # the paper's 631 is of one random order
-
-
-def test_the_curve_is_closest_where_few_candidates_are_looked_at():
-    percentages = curve_percentages()
-    assert percentages[:9].tolist() == [0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9]
-    assert percentages[9:49].tolist() == [place / 5 for place in range(5, 45)]
-    assert percentages[49:].tolist() == list(range(9, 101))

@@ -9,9 +9,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from fairseq_mm.errors import UserError
 from fairseq_mm.report.embedding_plot import PlotPoint, plot_section
-from fairseq_mm.report.html_page import render_page
 from fairseq_mm.report.thumbnails import jpeg_uri
 
 URI = jpeg_uri(Image.new("RGB", (90, 60), (200, 30, 40)))
@@ -87,20 +85,3 @@ def test_a_word_at_the_edge_keeps_its_label_inside():
     for left, right, _ in labels_of(svg, words):
         assert left >= 0
         assert right <= width
-
-
-def test_a_plane_is_drawn_to_the_same_bytes():
-    points = [PlotPoint("a", 1, 2, True), PlotPoint("b.jpg", 0, 0, False, URI)]
-    assert plot_section(points, (1, 0)) == plot_section(points, (1, 0))
-
-
-def test_the_section_stands_in_a_page():
-    page = render_page("t", [plot_section([PlotPoint("a & b", 1, 2, True)], (1, 0))])
-    assert "a &amp; b" in page
-
-
-def test_mistakes_are_one_line():
-    with pytest.raises(UserError, match="there are no words or images to plot"):
-        plot_section([], (1, 0))
-    with pytest.raises(UserError, match="the coordinates of 'x' must be finite"):
-        plot_section([PlotPoint("x", float("nan"), 0, True)], (1, 0))

@@ -1,7 +1,6 @@
 """Figures are elements of a page, or files of their own, and the same bytes every time."""
 
 import sys
-import warnings
 from xml.etree import ElementTree
 
 import pytest
@@ -34,13 +33,6 @@ def test_an_element_of_a_page_has_its_colors_titles_and_label():
     assert all(style.text.startswith("svg ") for style in svg.iter("style"))
 
 
-def test_a_file_of_its_own_needs_no_page():
-    text = draw(plot, 4, 3)
-    assert ElementTree.fromstring(text).tag == "{http://www.w3.org/2000/svg}svg"
-    assert COLORS["accent"] in text
-    assert "var(" not in text
-
-
 def test_a_figure_is_the_same_whatever_was_set_or_drawn_before(monkeypatch):
     import matplotlib
 
@@ -49,12 +41,6 @@ def test_a_figure_is_the_same_whatever_was_set_or_drawn_before(monkeypatch):
     monkeypatch.setitem(matplotlib.rcParams, "font.size", 30.0)
     assert draw(plot, 4, 3, "label") == expected
     assert matplotlib.rcParams["lines.linewidth"] == 9.0
-
-
-def test_letters_that_matplotlib_s_font_lacks_are_no_warning():
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        draw(plot, 4, 3)
 
 
 def test_without_matplotlib_the_extra_is_named(monkeypatch):

@@ -1,6 +1,5 @@
 """Arrows over an image: from where, to where, and what of the image the grid covers."""
 
-import json
 import re
 
 import numpy as np
@@ -100,11 +99,3 @@ def test_the_greatest_similarity_has_the_thickest_arrow():
         widths.append(np.hypot(*np.subtract(corners[0], corners[-1])))
     assert widths == sorted(widths)
     assert widths[-1] > 2 * widths[0]
-
-
-def test_a_image_that_is_not_shown_is_a_box_of_the_grid_s_shape():
-    body = arrows_section([drawing()]).body
-    assert 'viewBox="0 0 1000 667"' in body
-    assert 'class="photo boxed"' in body
-    assert "url(" not in body
-    assert json.dumps(URI) not in body

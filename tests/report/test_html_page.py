@@ -7,7 +7,7 @@ import pytest
 
 from fairseq_mm.errors import UserError
 from fairseq_mm.report import html_page
-from fairseq_mm.report.html_page import Section, plain_number, render_page, section, write_page
+from fairseq_mm.report.html_page import plain_number, render_page, section, write_page
 
 
 def test_title_heading_and_table_are_escaped():
@@ -21,24 +21,6 @@ def test_title_heading_and_table_are_escaped():
     assert "<script>" not in page
 
 
-def test_the_script_of_a_kind_of_section_stands_once():
-    part = Section("", "text", ("items.js",))
-    page = render_page("title", [part, part])
-    assert page.count("querySelector('.bar + .gallery')") == 1
-    assert page.count("<section>text</section>") == 2
-    assert "<script>" not in render_page("title", [Section("", "text")])
-
-
-def test_templates_lose_line_breaks_between_elements_alone():
-    body = section(
-        "", "key_values.html", rows=[("a", "first line\n  second line"), ("b", "c")]
-    ).body
-    assert body == (
-        '<table><tr><th scope="row">a</th><td class="code">first line\n  second line</td></tr>'
-        '<tr><th scope="row">b</th><td class="code">c</td></tr></table>'
-    )
-
-
 def test_without_jinja2_the_extra_is_named(monkeypatch):
     html_page._environment.cache_clear()
     monkeypatch.setitem(sys.modules, "jinja2", None)
@@ -46,20 +28,6 @@ def test_without_jinja2_the_extra_is_named(monkeypatch):
         UserError, match=r"an HTML page needs the package jinja2.*fairseq-mm\[report"
     ):
         render_page("title", [])
-
-
-def test_a_page_that_cannot_be_written_leaves_the_old_one(tmp_path, monkeypatch):
-    path = tmp_path / "page.html"
-    write_page(path, "old")
-
-    def fail(source, target):
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr("os.replace", fail)
-    with pytest.raises(UserError, match=r"page\.html: cannot be written \(No space left"):
-        write_page(path, "new")
-    assert [file.name for file in tmp_path.iterdir()] == ["page.html"]
-    assert path.read_text() == "old"
 
 
 def test_a_lone_surrogate_does_not_stop_the_page(tmp_path):

@@ -8,7 +8,7 @@ import pytest
 
 from fairseq_mm.metrics.gate_scores import Histogram, gate_statistics
 from fairseq_mm.report.figures import COLORS
-from fairseq_mm.report.html_page import render_page, section
+from fairseq_mm.report.html_page import render_page
 from fairseq_mm.report.inspection import (
     gate_sections,
     gates_section,
@@ -55,11 +55,6 @@ def test_bars_stand_on_each_other_in_proportion():
     ]
     for label in ("0.4600", "0.4800", "40", "transcript not available", "mean of the forget gate"):
         assert f">{label}</text>" in body
-
-
-def test_a_legend_is_there_where_there_is_something_apart():
-    rest = Histogram(EDGES[:2], [3])
-    assert "transcript not available" not in histogram_section(rest, Histogram(EDGES[:2], [0])).body
 
 
 def test_figures_stand_in_a_table():
@@ -137,11 +132,3 @@ def test_a_long_story_has_several_maps_of_one_scale():
     assert ">&amp;</text>" in body
     assert f">{'p' * 17}…</text>" in body
     assert "the darkest cell is 0.70" in body
-
-
-def test_a_head_that_never_leaves_the_zero_slot_has_no_distance():
-    row = {"layer": 2, "head": 1, "stride": 2, "zero": 1.0, "distance": None}
-    rows = [row, {**row, "head": 3, "zero": 0.25, "distance": 7.26}]
-    body = section("", "story_past.html", rows=rows).body
-    cells = re.findall(r'<td class="number">([^<]*)</td>', body)
-    assert cells == ["2", "1", "2", "100.0%", "-", "2", "3", "2", "25.0%", "7.3"]

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from fairseq_mm.report.html_page import render_page
 from fairseq_mm.report.video_attention import Times, frames_section, heat_uri
 
 WORDS = ["tune", "<the>", "</s>"]
@@ -75,18 +74,3 @@ def test_marks_are_round_and_in_their_places(num_frames, step, gap):
         [100 * label / length for _, label in marks], abs=0.01
     )
     assert ("seconds" in body) == (step is not None)
-
-
-def test_weights_that_are_nearly_alike_are_shown_with_more_digits():
-    weights = 0.25 + np.array([[1, 2, 3, -6]]) * 1e-6
-    body = frames_section(["a"], weights, Times(), is_known=[True]).body
-    assert '<p class="quiet">24.999 %<span' in body
-    assert "</span>25 %. Per cent of" in body
-
-
-def test_the_page_has_its_images_and_loads_nothing():
-    times = Times(0.64, ["data:image/jpeg;base64,QQ==", "data:image/jpeg;base64,Qg=="])
-    page = render_page("Looks", [frames_section(WORDS, WEIGHTS, times, is_known=KNOWN)] * 2)
-    assert page.count("data:image/jpeg") == 4
-    assert page.count("querySelectorAll") == 2
-    assert "://" not in page

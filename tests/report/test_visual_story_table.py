@@ -48,25 +48,9 @@ def test_systems_are_rows_with_names_under_a_corner_that_is_empty():
     assert "<header>" not in body
 
 
-def test_a_image_that_is_not_there_is_named_in_its_place():
-    images = [URI, None, URI, URI, None]
-    body = stories_section([Strip("", KEYS, images, [StoryRow("", sentences_of("a"))])]).body
-    assert body.count("<img") == 3
-    assert re.findall(r'class="absent quiet">(.*?)<', body) == ["b.jpg", "e.jpg"]
-    assert re.findall(r"<figcaption>(\d)<", body) == ["1", "2", "3", "4", "5"]
-
-
 def test_everything_from_the_data_is_escaped():
     nasty = '"><script>'
     row = StoryRow(nasty, [nasty] * 5, note=nasty)
     body = stories_section([Strip(nasty, [nasty] * 5, [nasty, None] * 2 + [nasty], [row])]).body
     assert "<script" not in body
     assert 'src="">' not in body
-
-
-def test_images_of_which_none_is_there_take_little_room():
-    body = stories_section([Strip("", KEYS, [None] * 5, [StoryRow("", sentences_of("a"))])]).body
-    assert '<article class="strip bare">' in body
-    images = [None] * 4 + [URI]
-    body = stories_section([Strip("", KEYS, images, [StoryRow("", sentences_of("a"))])]).body
-    assert '<article class="strip">' in body
