@@ -196,24 +196,21 @@ class PairwiseRankingCriterion(FairseqCriterion):
         check_sizes(PairwiseRankingConfig, self)
         defaults = PairwiseRankingConfig()
         is_nce, temperature = self.loss == "info_nce", self.loss_temperature
-        for option_name, is_wrong, other in (
-            ("sum-updates", self.sum_updates and self.negatives != "max", "--negatives max"),
+        is_other = temperature != defaults.loss_temperature
+        for is_wrong, message in (
+            (self.sum_updates and self.negatives != "max", "sum-updates is for --negatives max"),
+            (is_other and not is_nce, "loss-temperature is for --loss info_nce"),
+            (learns and not is_nce, "learn-temperature is for --loss info_nce"),
+            (self.margin != defaults.margin and is_nce, "margin is for --loss ranking"),
+            (self.negatives == "max" and is_nce, "negatives max is for --loss ranking"),
             (
-                "loss-temperature",
-                temperature != defaults.loss_temperature and not is_nce,
-                "--loss info_nce",
+                learns and temperature < LEAST_LEARNT_TEMPERATURE,
+                f"loss-temperature must be {LEAST_LEARNT_TEMPERATURE} or more with "
+                "--learn-temperature",
             ),
-            ("learn-temperature", learns and not is_nce, "--loss info_nce"),
-            ("margin", self.margin != defaults.margin and is_nce, "--loss ranking"),
-            ("negatives max", self.negatives == "max" and is_nce, "--loss ranking"),
         ):
             if is_wrong:
-                raise UserError(f"--{option_name} is for {other}.")
-        if learns and temperature < LEAST_LEARNT_TEMPERATURE:
-            raise UserError(
-                f"--loss-temperature must be {LEAST_LEARNT_TEMPERATURE} or more with "
-                f"--learn-temperature, but is {temperature}."
-            )
+                raise UserError(f"--{message}.")
 
     def forward(
         self, model: nn.Module, sample: dict[str, Any], reduce: bool = True

@@ -176,7 +176,7 @@ class SelfCriticalCriterion(CrossEntropyCriterion):
         dataset = self.task.datasets[sample["split"]]
         # the next epoch may read another folder
         if self._references is None or self._references.dataset is not dataset:
-            self._references = References(dataset, self.text, sample["split"])
+            self._references = References(dataset, self.text)
         references = self._references
         with evaluation_mode(module):
             drawn = self._draw(module, sample)
@@ -286,9 +286,7 @@ def baselines(rewards: Tensor, num_samples: int) -> Tensor:
 class References:
     """References of each line of a split: all lines with the same item, such as an image."""
 
-    def __init__(self, dataset: Any, text: Any, split: str) -> None:
-        if dataset.target is None:
-            raise UserError(f"{_NAME}: the split {split} has no references.")
+    def __init__(self, dataset: Any, text: Any) -> None:
         self.dataset = dataset
         self.text = text
         # texts that were cut for the model are not cut here

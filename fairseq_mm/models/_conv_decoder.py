@@ -7,7 +7,6 @@ import torch.nn.functional as F
 from fairseq.modules import GradMultiply
 from torch import Tensor, nn
 
-from fairseq_mm.errors import UserError
 from fairseq_mm.models._bases import BatchFirstEncoder, EncoderOut, IncrementalDecoder
 from fairseq_mm.models._conv_trunk import ConvTrunk, Source, Trace, TrunkState
 from fairseq_mm.modules.linear import linear, normal_linear
@@ -75,11 +74,6 @@ class ConvEncoder(BatchFirstEncoder):
         layer, zero at padding; ``values`` [B, S, E], the scaled sum of keys and input embeddings;
         ``padding_mask`` [B, S] bool, True at padding.
         """
-        if src_tokens.size(1) > self.max_positions():
-            raise UserError(
-                f"a prompt has {src_tokens.size(1)} tokens (its end included), but the model has "
-                f"positions for {self.max_positions()}: shorten it (--truncate-source)."
-            )
         padding_mask = src_tokens.eq(self.padding_idx)
         embedding = self.dropout(self.embedding(src_tokens))  # [B, S, E]
         x = linear(embedding, self.input_proj.weight, self.input_proj.bias)  # [B, S, C]

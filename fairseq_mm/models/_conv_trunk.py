@@ -13,7 +13,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fairseq_mm.errors import UserError
 from fairseq_mm.modules.attention import SourceAttention, project_sources
 from fairseq_mm.modules.decoding_caches import join_rows, keeps_all, select_rows
 from fairseq_mm.modules.linear import linear, normal_linear
@@ -327,7 +326,6 @@ class ConvTrunk(nn.Module):
         ``source`` is None for a language model. Attention weights are appended to ``trace``, unless
         it is None.
         """
-        self._check_length(tokens.size(1))
         embedding = self.dropout(self.embedding(tokens))  # [B, T, E]
         x = linear(embedding, self.input_proj.weight, self.input_proj.bias)  # [B, T, C]
         valid_mask = None if source is None else source.valid_mask()
@@ -359,7 +357,6 @@ class ConvTrunk(nn.Module):
         ``number`` is the number of tokens of the longest text so far, with the start token and the
         newest token.
         """
-        self._check_length(number)
         state.rows, state.number = tokens.numel(), number
         times = None
         if state.numbers is not None:
@@ -385,10 +382,3 @@ class ConvTrunk(nn.Module):
 
     def max_positions(self) -> int:
         return self.embedding.max_positions()
-
-    def _check_length(self, length: int) -> None:
-        if length > self.max_positions():
-            raise UserError(
-                f"a text has {length} tokens (its end included), but the model has positions for "
-                f"{self.max_positions()}: shorten it, or give a larger table of positions."
-            )

@@ -60,20 +60,18 @@ _INPUT_PROJECTION = re.compile(
 
 
 class Recipe(NamedTuple):
-    """Rule that makes a tensor of ``conv_story`` from tensors of fairseq's model.
+    """Rule that makes a tensor of ``conv_story`` from the tensors ``names`` of fairseq's model.
 
-    Attributes:
-        names: Names of fairseq's tensors; empty for the kind ``identity``.
-        kind: ``same`` copies one tensor. ``convolution`` permutes [width, in, out] to [out, in,
-            width]. ``concatenated`` joins tensors along the first axis, ``stacked`` along a new
-            first axis. ``identity`` makes an identity projection with weight normalisation.
+    ``same`` copies one tensor. ``convolution`` permutes [width, in, out] to [out, in, width].
+    ``concatenated`` joins tensors along the first axis, ``stacked`` along a new first axis.
+    ``identity`` makes an identity projection with weight normalisation.
     """
 
     names: tuple[str, ...]
     kind: str = "same"
 
     def source_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
-        """Return the shape that each fairseq tensor must have, so that the result has ``shape``."""
+        """Return the shape of each fairseq tensor, so that the result has ``shape``."""
         if self.kind == "convolution":
             return shape[::-1]
         if self.kind == "concatenated":
@@ -81,7 +79,6 @@ class Recipe(NamedTuple):
         return shape[1:] if self.kind == "stacked" else shape
 
     def make(self, name: str, shape: tuple[int, ...], weights: Mapping[str, Tensor]) -> Tensor:
-        """Make the tensor of ``conv_story`` with this name and shape from fairseq's ``weights``."""
         if self.kind == "identity":
             if name.endswith(".weight_v"):
                 return torch.eye(shape[-1]).expand(shape).clone()
@@ -101,8 +98,7 @@ class Conversion(NamedTuple):
     Attributes:
         weights: Converted tensors, by their names in ``conv_story``.
         used: Names of fairseq's tensors that are needed and have the right shape.
-        left_out: Dict from a reason to the names of fairseq's tensors that ``conv_story`` does not
-            need for this reason.
+        left_out: Names of fairseq's tensors that ``conv_story`` does not need, by reason.
         missing: Names of fairseq's tensors that are needed but do not exist.
         unexpected: Names of fairseq's tensors that are unknown to the conversion.
         mismatched: (name, shape, expected shape) of fairseq's tensors with a wrong shape.
@@ -117,7 +113,6 @@ class Conversion(NamedTuple):
 
     @property
     def fits(self) -> bool:
-        """True if all needed tensors exist and have the right shape."""
         return not self.missing and not self.mismatched
 
 
@@ -128,14 +123,11 @@ def convert_weights(
     projects_input: bool = True,
     frozen_projects_input: bool = True,
 ) -> Conversion:
-    """Convert the weights of fairseq's ``FConvModelSelfAtt`` to the weights of ``conv_story``.
+    """Convert the weights, or gradients, of fairseq's ``FConvModelSelfAtt`` to ``model``'s.
 
-    Args:
-        model: ``ConvStoryModel`` with the layers of fairseq's model; not changed.
-        weights: Weights of the ``FConvModelSelfAtt`` by name, or their gradients.
-        projects_input: True if attention projects queries, keys and values (``--project-input``).
-            If False, fairseq's model has projections that it does not use; they become identities.
-        frozen_projects_input: Like ``projects_input``, but for the frozen part of a fusion model.
+    Without ``projects_input`` (``--project-input False``), fairseq's model has projections of
+    queries, keys and values that it does not use; they become identities. ``frozen_projects_input``
+    is the same for the frozen part of a fusion model.
     """
     # PyTorch 2 saves weight-normalised tensors under other names if the model uses the new
     # parametrization.
@@ -178,7 +170,6 @@ def convert_weights(
 
 
 def current_name(name: str) -> str:
-    """Replace PyTorch's newer endings of normalised weights by ``weight_g`` and ``weight_v``."""
     name = name.replace(".parametrizations.weight.original0", ".weight_g")
     return name.replace(".parametrizations.weight.original1", ".weight_v")
 
@@ -233,7 +224,7 @@ def _self_attention_recipe(
 def _reason_to_leave_out(
     name: str, projects_input: bool, frozen_projects_input: bool, weights: Mapping[str, Tensor]
 ) -> str:
-    """Return the reason why ``conv_story`` does not need a tensor; '' if the tensor is needed."""
+    """Return the reason why ``conv_story`` does not need a tensor; '' if it does."""
     # Buffers and caches of fairseq that hold no weights.
     if name.endswith(("_linearized_weight", "decoder.version", "._float_tensor")):
         return "no weight"
@@ -253,18 +244,11 @@ def _reason_to_leave_out(
 
 
 def options_of_weights(weights: Mapping[str, Any], *, frozen: bool) -> dict[str, Any]:
-    """Infer the options of fairseq's model from the shapes of its tensors.
+    """Infer the options of fairseq's model, or of the frozen part of a fusion, from its tensors.
 
     The heads of the self-attention can be counted only if each head has its own layers
     (``--downsample True``). Dropout, ``--project-input`` and the number of heads of the attention
     to the prompt cannot be inferred.
-
-    Args:
-        weights: Weights of an ``FConvModelSelfAtt`` by name.
-        frozen: True to read the frozen part of a fusion model.
-
-    Returns:
-        Dict from name to value of the options of ``conv_story`` that can be inferred.
 
     Raises:
         KeyError: if the weights belong to another model than ``fconv_self_att``.

@@ -134,15 +134,6 @@ class HierarchicalTransformerEncoder(TwoSourceEncoder):
     def encode(
         self, tokens: Tensor, features: Tensor, text_padding: Tensor, video_padding: Tensor
     ) -> tuple[Tensor, Tensor]:
-        limit = self.max_positions()
-        # The first comparison is free; the second waits for a GPU and is only needed for a long
-        # batch.
-        if tokens.size(1) > limit and int((~text_padding).sum(dim=1).max()) > limit:
-            raise UserError(
-                f"a transcript has {int((~text_padding).sum(dim=1).max())} tokens, but the model "
-                f"has positions for {limit}: train with a larger --text-positions, or cut "
-                "transcripts."
-            )
         text = self.dropout(self.embedding(tokens))
         for layer in self.layers:
             text = layer(text, text_padding)
@@ -249,14 +240,6 @@ def build_hierarchical_transformer(
         sees_video: For each decoder layer, True if it attends to frames as well as words.
     """
     check_one_dictionary(task)
-    # Refused before training: in mid-epoch the table of positions would end the run at the first
-    # long video.
-    max_frames = getattr(task, "max_frames", None) or 0
-    if max_frames > cfg.video_positions:
-        raise UserError(
-            f"--max-frames is {max_frames}, but --video-positions {cfg.video_positions}: a video "
-            "could have more frames than positions."
-        )
     encoder = HierarchicalTransformerEncoder(task.source_dictionary, cfg, video)
     decoder = HierarchicalTransformerDecoder(task.target_dictionary, cfg, video_dim, sees_video)
     # As in Liu et al.'s transformer, only word embeddings are shared: transcript and summary have

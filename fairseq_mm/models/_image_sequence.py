@@ -1,10 +1,13 @@
 """Base classes of visual storytelling: encoders of five images, decoders and models."""
 
+from dataclasses import dataclass
 from typing import Any, Optional
 
 import torch
+from fairseq.dataclass import FairseqDataclass
 from torch import Tensor, nn
 
+from fairseq_mm.compat.options import option
 from fairseq_mm.errors import UserError
 from fairseq_mm.models._bases import BatchFirstEncoder, FeatureDecoder, ImageModel
 from fairseq_mm.models._provenance import Provenance
@@ -78,6 +81,20 @@ class MaskedBatchNorm(nn.Module):
 
 
 NUM_IMAGES = 5
+
+
+@dataclass
+class GlocalConfig(FairseqDataclass):
+    """Sizes of :class:`GlocalEncoder`. The defaults follow GLAC's released code."""
+
+    picture_dim: int = option(1024, "Dimension of an image's projected features.")
+    encoder_hidden_dim: int = option(
+        1024, "Hidden size of the LSTM over the images, in each direction."
+    )
+    encoder_layers: int = option(2, "Number of layers of the LSTM over the images.")
+    glocal_dim: int = option(
+        2048, "Dimension of glocal vectors, which combine an image with the other images."
+    )
 
 
 class NonLocalBlock(nn.Module):

@@ -1,12 +1,13 @@
 """Pools the features of an image's regions to one vector, and scales this vector."""
 
-from typing import Any
+from typing import Any, Optional
 
 import torch.nn.functional as F
 from fairseq.dataclass import ChoiceEnum
 from torch import Tensor
 
 from fairseq_mm.compat.options import option
+from fairseq_mm.errors import UserError
 
 SCALINGS = ("root", "scale", "unit", "none")
 FeatureScaling: Any = ChoiceEnum(SCALINGS)  # created at run time, so Any for type checkers
@@ -34,11 +35,26 @@ def masked_mean(features: Tensor, padding_mask: Tensor) -> Tensor:
     return (features * valid_mask).sum(1) / valid_mask.sum(1)
 
 
-def has_one_region(task: Any) -> bool:
-    """Return True if the task's feature store has one feature vector per image."""
+def check_has_regions(task: Any, option: str) -> None:
+    """Refuse an option that relates the regions of images if the task's store has one an image."""
     # a task that is built from a checkpoint has no store
     features = getattr(task, "features", None)
-    return features is not None and all(features.count_rows(key) == 1 for key in features.ids)
+    if features is not None and all(features.count_rows(key) == 1 for key in features.ids):
+        raise UserError(
+            f"{option} reads the regions of images, but the features are pooled (1 region an "
+            "image): extract with --grid."
+        )
+
+
+def check_regions(features: Tensor, reads_grid: Optional[bool]) -> None:
+    """Refuse features [B, N, D] that are no grid, or a grid; any do if ``reads_grid`` is None."""
+    count = features.size(1)
+    if reads_grid is not None and reads_grid != (count > 1):
+        trained, remedy = ("a grid", "with") if reads_grid else ("one region", "without")
+        raise UserError(
+            f"the model was trained on {trained} of each image, but is given {count} regions: "
+            f"extract {remedy} --grid."
+        )
 
 
 def scale_vectors(x: Tensor, scaling: str) -> Tensor:

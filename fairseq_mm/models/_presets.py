@@ -31,13 +31,8 @@ PRESETS: dict[str, tuple[str, dict[str, Any]]] = {}  # name -> (model, field -> 
 def register_presets(model: str, presets: Mapping[str, Mapping[str, Any]]) -> None:
     """Register named architectures of a model with the command line and with hydra.
 
-    Args:
-        model: Name of a registered model that has a dataclass.
-        presets: Dict from the name of an architecture to its defaults, a dict from fields of the
-            model's dataclass to values.
-
-    Raises:
-        ValueError: if a name is already registered, or a field is unknown.
+    ``presets`` maps the name of an architecture to its defaults, a dict from fields of the model's
+    dataclass to values.
     """
     for name, values in presets.items():
         config = _preset_config(MODEL_DATACLASS_REGISTRY[model], name, values)
@@ -52,7 +47,6 @@ def register_presets(model: str, presets: Mapping[str, Mapping[str, Any]]) -> No
 
 
 def _set_missing(cfg: Namespace, values: Mapping[str, Any]) -> None:
-    """Set each option that ``cfg`` lacks to the preset's value, ``values[name]``."""
     for name, value in values.items():
         # Explicit values come first: fairseq calls this after it has parsed the command line.
         setattr(cfg, name, getattr(cfg, name, value))
@@ -61,7 +55,6 @@ def _set_missing(cfg: Namespace, values: Mapping[str, Any]) -> None:
 def _preset_config(
     base: type[FairseqDataclass], name: str, values: Mapping[str, Any]
 ) -> type[FairseqDataclass]:
-    """Return a subclass of ``base`` with the defaults ``values``, for ``--arch NAME``."""
     fields = base.__dataclass_fields__
     unknown = sorted(values.keys() - fields.keys())
     if unknown:

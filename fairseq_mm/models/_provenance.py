@@ -45,8 +45,12 @@ def decode_json(state: Tensor) -> Any:
             raise ValueError
         content = json.loads(state.cpu().numpy().astype(np.uint8).tobytes().decode())
         json.dumps(content, ensure_ascii=False).encode()  # fails for lone surrogates
+        if not isinstance(content, dict):
+            raise ValueError
     except (ValueError, RecursionError):
-        raise UserError("what a checkpoint carries of its data must be JSON, but is not.") from None
+        raise UserError(
+            "what a checkpoint carries of its data must be a JSON object, but is not."
+        ) from None
     return content
 
 
@@ -137,44 +141,37 @@ class Provenance(nn.Module):
             # Words in another order would silently be read as other words.
             if name in saved and current is not None and saved[name] != current:
                 raise _dictionary_error(saved[name], current, file)
-        if saved["feature_dim"] != self.feature_dim:
-            trained, given = (
-                f"{dim}-dimensional features" if dim else "no features"
-                for dim in (saved["feature_dim"], self.feature_dim)
-            )
-            raise UserError(
-                f"the checkpoint was trained on {trained}, but the feature store has {given}."
-            )
-        if saved.get("rows_per_image") != self.rows_per_image:
-            raise UserError(
-                f"the checkpoint was trained on {saved.get('rows_per_image')} regions of "
-                f"each image, but the feature store has {self.rows_per_image}: pooled features are "
-                "no grid."
-            )
+        store = "the feature store has"
+        compared = [
+            (
+                *(_name_dim(saved["feature_dim"]), _name_dim(self.feature_dim)),
+                *(store, ""),
+            ),
+            (
+                f"{saved.get('rows_per_image')} regions of each image",
+                f"{self.rows_per_image} regions of each image",
+                *(store, ": pooled features are no grid"),
+            ),
+        ]
         split_by = saved.get("subwords")
-        if split_by and self.subwords and not are_same_subwords(split_by, self.subwords):
-            theirs, ours = (
-                f"{content.get('kind')!r} (fingerprint {_subwords_fingerprint(content)})"
-                for content in (split_by, self.subwords)
-            )
-            raise UserError(
-                f"the checkpoint was trained on subwords of kind {theirs}, but the data folder has "
-                f"{ours}: prepare it with the checkpoint's."
-            )
+        if split_by and self.subwords:
+            remedy = ": prepare it with the checkpoint's"
+            names = (_name_subwords(content) for content in (split_by, self.subwords))
+            compared.append((*names, "the data folder has", remedy))
+        for key, trained in saved["extractor"].items():
+            if key in self.extractor and key not in _NOTES:
+                values = (f"features with {key} = {x!r}" for x in (trained, self.extractor[key]))
+                compared.append((*values, store, ": extract with the checkpoint's extractor"))
+        for trained, given, place, remedy in compared:
+            if trained != given:
+                raise UserError(
+                    f"the checkpoint was trained on {trained}, but {place} {given}{remedy}."
+                )
         self.subwords = split_by or self.subwords
         # models without videos have no max_frames; others truncate videos as in their training
         self.max_frames = saved.get("max_frames", self.max_frames)
-        trained = saved["extractor"]
-        for key in trained:
-            is_compared = key in self.extractor and key not in _NOTES
-            if is_compared and trained[key] != self.extractor[key]:
-                raise UserError(
-                    f"the checkpoint was trained on features with {key} = {trained[key]!r}, but "
-                    f"the feature store has {self.extractor[key]!r}: extract with the checkpoint's "
-                    "extractor."
-                )
         # Resumed on an unlabelled store, the model still knows its extractor from the checkpoint.
-        self.extractor = trained or self.extractor
+        self.extractor = saved["extractor"] or self.extractor
 
 
 def _dictionary_error(saved: list[str], current: list[str], name: str) -> UserError:
@@ -198,6 +195,16 @@ def are_same_subwords(one: Optional[dict[str, Any]], other: Optional[dict[str, A
     return _subwords_fingerprint(one or {}) == _subwords_fingerprint(other or {})
 
 
+def _name_dim(dim: int) -> str:
+    return f"{dim}-dimensional features" if dim else "no features"
+
+
+def _name_subwords(content: dict[str, Any]) -> str:
+    return (
+        f"subwords of kind {content.get('kind')!r} (fingerprint {_subwords_fingerprint(content)})"
+    )
+
+
 def _subwords_fingerprint(content: dict[str, Any]) -> str:
     return content.get("fingerprint") or fingerprint([json.dumps(content, sort_keys=True)])
 
@@ -215,8 +222,6 @@ def decode_provenance(state: Tensor) -> dict[str, Any]:
         KeyError: if ``words``, ``extractor`` or ``feature_dim`` is missing.
     """
     content = decode_json(state)
-    if not isinstance(content, dict):
-        raise UserError("what a checkpoint carries of its data must be a JSON object.")
     # A checkpoint may come from anywhere, so types are checked before values are used.
     for name, kind in _TYPES.items():
         value = content.get(name)

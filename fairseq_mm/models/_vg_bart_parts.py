@@ -22,7 +22,6 @@ from fairseq.modules.transformer_layer import (
 )
 from torch import Tensor, nn
 
-from fairseq_mm.errors import UserError
 from fairseq_mm.models._bases import EncoderOut
 from fairseq_mm.models._video_guided import VideoReader, numbered
 from fairseq_mm.modules.attention import attend, attention_weights, merge_heads, split_heads
@@ -256,11 +255,6 @@ class VgBartEncoder(TransformerEncoder):
                 [B, M] bool, empty if all frames are attended to; ``rows``, the index of the example
                 of each row (beam), empty until :meth:`reorder_encoder_out` is called.
         """
-        if src_tokens.size(1) > self.max_positions():
-            raise UserError(
-                f"a transcript has {src_tokens.size(1)} tokens (its end included), but the model "
-                f"has positions for {self.max_positions()}: shorten it (--truncate-source)."
-            )
         text_mask = src_tokens.eq(self.padding_idx)
         # The test would wait for a GPU; most batches have padding.
         has_padding = src_tokens.is_cuda or bool(text_mask.any())

@@ -18,14 +18,11 @@ class TracedLayer(NamedTuple):
     """Attention of words to video frames in one layer, for one batch.
 
     Attributes:
-        name: Name of the layer in reports, such as ``encoder layer 5``.
         side: Text to which the words belong, ``transcript`` or ``summary``.
         weights: [B, N, M] mean over the heads of the weights of N words for M frames; None if only
             the gate is recorded.
-        gates: [B] mean of the forget gate over channels and words without padding; None if the
-            layer has no gate.
-        video_shares: [B, N] weight of the video if the decoder weighs the video against the
-            transcript (both weights sum to 1); None for other models.
+        gates: [B] mean of the forget gate over channels and words without padding, or None.
+        video_shares: [B, N] weight of the video against the transcript; None for other models.
     """
 
     name: str
@@ -79,11 +76,8 @@ class VideoAttentionTracer:
     ) -> list[TracedLayer]:
         """Run the model on a batch and return its attention to frames, one entry per layer.
 
-        Args:
-            inputs: ``net_input`` of the batch.
-            valid_mask: Dict from ``transcript`` and ``summary`` to a mask [B, N] of the N tokens of
-                this text, False at padding.
-            needs_decoder: True to run the decoder as well; False to run only the encoder.
+        ``inputs`` is the ``net_input`` of the batch. ``valid_mask`` maps ``transcript`` and
+        ``summary`` to masks [B, N] of their tokens, False at padding.
         """
         gates: list[Tensor] = []
         handle = None
@@ -135,9 +129,6 @@ def _name(side: str, number: str) -> str:
 
 
 def _mean_gate(gate: Tensor, valid_mask: Tensor) -> Tensor:
-    """Average gates [B, N, W] over the W channels and over the positions without padding, to [B].
-
-    ``valid_mask`` [B, N] is False at padding.
-    """
+    """Average gates [B, N, W] over the channels and the positions without padding, to [B]."""
     by_position = gate.double().mean(dim=-1).masked_fill(~valid_mask, 0.0)
     return by_position.sum(dim=1) / valid_mask.sum(dim=1)

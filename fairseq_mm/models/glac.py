@@ -52,7 +52,7 @@ from typing import Any, Optional
 
 import torch
 import torch.nn.functional as F
-from fairseq.dataclass import ChoiceEnum, FairseqDataclass
+from fairseq.dataclass import ChoiceEnum
 from fairseq.models import register_model
 from torch import Tensor, nn
 
@@ -60,6 +60,7 @@ from fairseq_mm.compat.options import option
 from fairseq_mm.errors import UserError
 from fairseq_mm.models._bases import FeatureDecoder
 from fairseq_mm.models._image_sequence import (
+    GlocalConfig,
     GlocalEncoder,
     ImageVectors,
     StoryModel,
@@ -77,17 +78,9 @@ LEAST_TEMPERATURE = 1e-3
 
 
 @dataclass
-class GlacConfig(FairseqDataclass):
+class GlacConfig(GlocalConfig):
     """Options of GLAC and its variants. The default sizes follow GLAC's released code."""
 
-    picture_dim: int = option(1024, "Dimension of an image's projected features.")
-    encoder_hidden_dim: int = option(
-        1024, "Hidden size of the LSTM over the images, in each direction."
-    )
-    encoder_layers: int = option(2, "Number of layers of the LSTM over the images.")
-    glocal_dim: int = option(
-        2048, "Dimension of glocal vectors, which combine an image with the other images."
-    )
     embedding_dim: int = option(256, "Dimension of token embeddings.")
     hidden_dim: int = option(1024, "Hidden size of the LSTM over the tokens.")
     decoder_layers: int = option(2, "Number of layers of the LSTM over the tokens.")

@@ -77,8 +77,9 @@ from fairseq_mm.errors import UserError
 from fairseq_mm.models._bases import BatchFirstEncoder, FeatureDecoder, ImageModel
 from fairseq_mm.models._pooled_features import (
     FeatureScaling,
+    check_has_regions,
+    check_regions,
     feature_scaling_option,
-    has_one_region,
     masked_mean,
     scale_vectors,
 )
@@ -97,11 +98,6 @@ ImageInput: Any = ChoiceEnum(IMAGE_INPUTS)
 RecurrentInput: Any = ChoiceEnum(RECURRENT_INPUTS)
 Attention: Any = ChoiceEnum(ATTENTIONS)
 RecurrentActivation: Any = ChoiceEnum(tuple(ACTIVATIONS))
-
-_POOLED = (
-    "--attention soft attends to the regions of an image, but the features are pooled (1 region an "
-    "image): extract with --grid."
-)
 
 
 @dataclass
@@ -159,7 +155,7 @@ class MRnnEncoder(BatchFirstEncoder):
     Args:
         scaling: Name of the scaling, see :func:`scale_vectors`.
         keeps_regions: True to return the scaled features of each region, without averaging.
-        refuses_one_region: True to refuse images of one region if ``keeps_regions`` is True.
+        reads_grid: True to refuse images of one region if ``keeps_regions`` is True.
     """
 
     def __init__(
@@ -168,11 +164,11 @@ class MRnnEncoder(BatchFirstEncoder):
         scaling: str,
         *,
         keeps_regions: bool = False,
-        refuses_one_region: bool = True,
+        reads_grid: Optional[bool] = None,
     ) -> None:
         super().__init__()
         self.keeps_regions = keeps_regions
-        self.refuses_one_region = refuses_one_region
+        self.reads_grid = reads_grid
         self.scaling = scaling
         self.dropout = nn.Dropout(dropout)
         # generation casts the model but not the batch: this buffer has the dtype of the model
@@ -186,8 +182,7 @@ class MRnnEncoder(BatchFirstEncoder):
         ``padding_mask``.
         """
         if self.keeps_regions:
-            if self.refuses_one_region and features.size(1) == 1:
-                raise UserError(_POOLED)
+            check_regions(features, self.reads_grid)
             regions = scale_vectors(features.float(), self.scaling)
             # one mask for all regions of an image, so that their weighted mean lacks a feature
             # as the mean would
@@ -398,15 +393,15 @@ class MRnnModel(ImageModel):
             raise UserError(
                 f"--attention soft needs --image-input multimodal, but that is {cfg.image_input}."
             )
-        if attends and has_one_region(task):
-            raise UserError(_POOLED)
+        if attends:
+            check_has_regions(task, "--attention soft")
         encoder = MRnnEncoder(
             cfg.feature_dropout,
             str(cfg.feature_scaling),
             keeps_regions=attends,
             # Imported features do not record a grid: images may have different numbers of regions,
             # and all images of a batch a single one.
-            refuses_one_region="grid" in getattr(task, "feature_attributes", {}),
+            reads_grid=True if "grid" in getattr(task, "feature_attributes", {}) else None,
         )
         decoder = MRnnDecoder(task.target_dictionary, task.feature_dim, cfg)
         return cls(encoder, decoder, Provenance.of_task(task))

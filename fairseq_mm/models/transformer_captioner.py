@@ -39,8 +39,8 @@ from fairseq.models import register_model
 from torch import Tensor, nn
 
 from fairseq_mm.compat.options import option
-from fairseq_mm.errors import UserError
 from fairseq_mm.models._bases import BatchFirstEncoder, FeatureDecoder, ImageModel
+from fairseq_mm.models._pooled_features import check_regions
 from fairseq_mm.models._presets import register_presets
 from fairseq_mm.models._provenance import Provenance
 from fairseq_mm.modules.decoding_caches import keeps_items, project_items, reorder_state
@@ -94,13 +94,7 @@ class RegionEncoder(BatchFirstEncoder):
         ``regions`` [B, N, C], ``padding_mask`` [B, N], and ``item`` [B], the index of each row's
         image.
         """
-        count = features.size(1)
-        if self.reads_grid is not None and self.reads_grid != (count > 1):
-            trained, remedy = ("a grid", "with") if self.reads_grid else ("one region", "without")
-            raise UserError(
-                f"the model was trained on {trained} of each image, but is given {count} regions: "
-                f"extract {remedy} --grid."
-            )
+        check_regions(features, self.reads_grid)
         regions = features.to(self.proj.weight.dtype)
         if self.training:
             # One mask for all regions of an image: drawing numbers for each of 49 regions would

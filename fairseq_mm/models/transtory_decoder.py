@@ -18,27 +18,18 @@ Differs from the paper:
 from dataclasses import dataclass
 from typing import Any, Optional
 
-from fairseq.dataclass import FairseqDataclass
 from fairseq.models import register_model
 
 from fairseq_mm.compat.options import option
-from fairseq_mm.models._image_sequence import GlocalEncoder, ImageVectors, StoryModel
+from fairseq_mm.models._image_sequence import GlocalConfig, GlocalEncoder, ImageVectors, StoryModel
 from fairseq_mm.models._presets import register_presets
 from fairseq_mm.models._sentence_decoder import SentenceDecoder
 
 
 @dataclass
-class TranstoryDecoderConfig(FairseqDataclass):
+class TranstoryDecoderConfig(GlocalConfig):
     """Options of Transtory-decoder, after Li et al. 2020, section 4.3, and the paper's code."""
 
-    picture_dim: int = option(1024, "Dimension of an image's projected features.")
-    encoder_hidden_dim: int = option(
-        1024, "Hidden size of the LSTM over the images, in each direction."
-    )
-    encoder_layers: int = option(2, "Number of layers of the LSTM over the images.")
-    glocal_dim: int = option(
-        2048, "Dimension of glocal vectors, which combine an image with the other images."
-    )
     embedding_dim: int = option(256, "Dimension of token embeddings and of encoded images.")
     decoder_layers: int = option(1, "Number of decoder layers.")
     decoder_attention_heads: int = option(

@@ -42,8 +42,8 @@ from fairseq_mm.errors import UserError
 from fairseq_mm.models._bases import LoadStateDictMixin
 from fairseq_mm.models._pooled_features import (
     FeatureScaling,
+    check_has_regions,
     feature_scaling_option,
-    has_one_region,
     masked_mean,
     scale_vectors,
 )
@@ -377,11 +377,8 @@ class VseModel(LoadStateDictMixin, BaseFairseqModel):
             )
         encoder.embedding.weight.requires_grad_(not cfg.fixed_words)
         model = cls(encoder, task.feature_dim, cfg)
-        if model.region_pooling is not None and has_one_region(task):
-            raise UserError(
-                "--image-pooling gpo pools the regions of images, but the features have one region "
-                "an image: extract them with --grid, or leave the option out."
-            )
+        if model.region_pooling is not None:
+            check_has_regions(task, "--image-pooling gpo")
         model.add_module(MODULE_NAME, Provenance.of_task(task))
         return model
 

@@ -12,7 +12,6 @@ from fairseq.optim.lr_scheduler import FairseqLRScheduler, register_lr_scheduler
 from omegaconf import II
 
 from fairseq_mm.compat.options import check_sizes, option
-from fairseq_mm.errors import UserError
 
 
 @dataclass
@@ -40,8 +39,6 @@ class EpochDecay(FairseqLRScheduler):
     def __init__(self, cfg: EpochDecayConfig, optimizer: Any) -> None:
         super().__init__(cfg, optimizer)
         check_sizes(EpochDecayConfig, cfg)
-        if cfg.decay_factor > 1:
-            raise UserError(f"--decay-factor must be at most 1, but is {cfg.decay_factor}.")
         # fairseq allows one rate per epoch; this schedule starts from the first.
         self.base_lr = cfg.lr[0] if isinstance(cfg.lr, Collection) else cfg.lr
         self.epoch = 1

@@ -5,9 +5,7 @@ import gc
 import itertools
 import json
 from argparse import Namespace
-from collections import Counter
 
-import numpy as np
 import pytest
 import torch
 from fairseq import tasks, utils
@@ -28,8 +26,7 @@ from fairseq_mm.criterions.self_critical import References, baselines, evaluatio
 from fairseq_mm.errors import UserError
 from fairseq_mm.generation.sampling_policy import Drawn
 from fairseq_mm.generation.seeded_sampling import SeededSampling
-from fairseq_mm.metrics.cider import InverseDocumentFrequencies
-from fairseq_mm.metrics.rewards import Job, Rewards, RewardWorkers
+from fairseq_mm.metrics.rewards import Job, Rewards
 
 pytestmark = needs_fork
 
@@ -101,39 +98,8 @@ def criterion_of(task, **options):
 
 def rewards_of(found):
     """The rewards that a criterion computes, with the frequencies of the training split."""
-    references = References(found.task.datasets["train"], found.text, "train")
+    references = References(found.task.datasets["train"], found.text)
     return Rewards(found.weights, references.count_frequencies())
-
-
-def naive_frequencies(items):
-    """In how many items, each a list of texts, the n-grams of 1 to 4 words occur."""
-    return Counter(
-        ngram
-        for texts in items
-        for ngram in {
-            tuple(text[i : i + n])
-            for text in texts
-            for n in range(1, 5)
-            for i in range(len(text) - n + 1)
-        }
-    )
-
-
-@pytest.mark.parametrize("name", ["multimodal_captioning", "visual_storytelling"])
-@pytest.mark.parametrize("is_part", [False, True])
-def test_document_frequencies_are_counted_once_an_item(folders, name, is_part, monkeypatch):
-    task = load(folders, name)
-    text = task.reward_text()
-    references = References(task.datasets["train"], text, "train")
-    lines = [text.words(line.tolist()) for line in references.lines]
-    per_item = {"multimodal_captioning": 3, "visual_storytelling": 2}[name]
-    items = [lines[i : i + per_item] for i in range(0, len(lines), per_item)]
-    if is_part:  # every second item
-        words = sum(len(line) for line in references.lines)
-        monkeypatch.setattr("fairseq_mm.criterions.self_critical._MAX_WORDS", words // 2 + 1)
-        items = items[::2]
-    expected = InverseDocumentFrequencies(naive_frequencies(items), len(items))
-    assert references.count_frequencies().squares == expected.squares
 
 
 def gradients(model):
@@ -319,28 +285,6 @@ def test_samples_depend_on_the_input_and_the_update_alone(folders):
     assert draw(2, 0, 7, 20) != whole
 
 
-def test_workers_give_the_rewards_of_one_process_and_end(folders):
-    task = load(folders, "multimodal_captioning")
-    found = criterion_of(task, rewards="cider=1,bleu=0.5,rouge_l=0.25")
-    rewards = rewards_of(found)
-    generator = np.random.default_rng(0)
-    jobs = [
-        Job(
-            [[*generator.integers(4, 20, size=6).tolist(), 2] for _ in range(4)],
-            [[*generator.integers(4, 20, size=5).tolist(), 2] for _ in range(3)],
-        )
-        for _ in range(7)
-    ]
-    expected = [rewards.score(job) for job in jobs]
-    for count in (0, 1, 2, 9):
-        workers = RewardWorkers(rewards, count)
-        for _ in range(2):
-            workers.submit(jobs)
-            assert workers.collect() == expected
-        workers.close()
-        assert all_children_end()
-
-
 TRAINING = (
     *("--cpu", "--num-workers", "0", "--optimizer", "adam", "--lr", "0.01", "--max-update", "2"),
     *("--batch-size", "4", "--required-batch-size-multiple", "1", "--criterion", "self_critical"),
@@ -396,22 +340,6 @@ def test_options_out_of_range_are_refused(folders, options, message):
         criterion_of(task, **options)
 
 
-@pytest.mark.parametrize(
-    "text", ['{"beam": 3}', '{"sampling_topk": 5}', '{"temperature": 2}', '{"lenpen": 1.5}']
-)
-def test_samples_are_drawn_independently(folders, text):
-    task, model = load(folders, "multimodal_captioning", arch="m_rnn_tiny")
-    found = criterion_of(task, sample_args=text)
-    with pytest.raises(UserError, match=r"does not go with samples .* drawn independently"):
-        found(model, batch_of(task, 0))
-
-
-def test_a_prefix_is_refused(folders):
-    task, model = load(folders, "multimodal_captioning", arch="m_rnn_tiny", prefix_words="a dog")
-    with pytest.raises(UserError, match="--prefix-words: does not go with"):
-        criterion_of(task)(model, batch_of(task, 0))
-
-
 def test_compilation_is_refused(folders):
     task = load(folders, "multimodal_captioning", compile=True)
     with pytest.raises(UserError, match=r"^--compile: does not go with --criterion self_critical"):
@@ -422,11 +350,3 @@ def test_a_task_of_others_is_refused():
     task = Namespace(target_dictionary=make_dictionary(), cfg=Namespace(_name="translation"))
     with pytest.raises(UserError, match="--task translation does not sample"):
         criterion_of(task)
-
-
-def test_a_split_without_texts_has_no_references(folders):
-    task, model = load(folders, "multimodal_captioning", arch="m_rnn_tiny")
-    sample = batch_of(task, 0)
-    task.datasets["train"].target = None
-    with pytest.raises(UserError, match="the split train has no references"):
-        criterion_of(task)(model, sample)

@@ -42,6 +42,7 @@ class Captions:
     """Systems that read features of images."""
 
     options = {"embedding_dim": 4, "hidden_dim": 6, "multimodal_dim": 9}  # noqa: RUF012
+    keeps_padding = False
 
     def __init__(self, **options):
         self.options = options or self.options
@@ -54,14 +55,25 @@ class Captions:
         return {"features": torch.randn(B, N, D), "padding_mask": padding_mask}
 
     def alone(self, inputs, row):
-        real = ~inputs["padding_mask"][row]
-        return {key: x[row : row + 1, real] for key, x in inputs.items()}
+        """Inputs of a row without its padding."""
+        alone = {key: x[row : row + 1] for key, x in inputs.items()}
+        if "src_tokens" in inputs:
+            alone["src_tokens"] = alone["src_tokens"][:, inputs["src_tokens"][row].ne(PAD)]
+        if "features" in inputs and not self.keeps_padding:
+            real = ~inputs["padding_mask"][row]
+            alone.update({key: alone[key][:, real] for key in ("features", "padding_mask")})
+        return alone
 
     def change_padding(self, inputs):
-        inputs["features"][1, 1] = 1e4
+        if "features" not in inputs:
+            pytest.skip("padding of a text has no content")
+        inputs["features"][inputs["padding_mask"]] = 1e4
 
     def change_row(self, inputs, row):
-        inputs["features"][row] += 1
+        if "features" in inputs:
+            inputs["features"][row] += 1
+        if "src_tokens" in inputs:
+            inputs["src_tokens"][row, -2] = 4 + (inputs["src_tokens"][row, -2] + 1) % 10
 
 
 class Regions(Captions):
@@ -83,25 +95,7 @@ class AttendedRegions(Captions):
         return {"features": torch.randn(B, 3, D), "padding_mask": padding_mask}
 
 
-class StructuredCaptions(Captions):
-    """Systems that read a content vector and the tags of the words to write."""
-
-    def build(self, arch, folder):
-        return build_model(arch, toy_task(structure_dictionary=make_dictionary()), **self.options)
-
-    def inputs(self):
-        return {**super().inputs(), **Stories.inputs(self)}
-
-    def alone(self, inputs, row):
-        images = {key: inputs[key] for key in ("features", "padding_mask")}
-        return {**super().alone(images, row), **Stories.alone(self, inputs, row)}
-
-    def change_row(self, inputs, row):
-        super().change_row(inputs, row)
-        Stories.change_row(self, inputs, row)
-
-
-class VisualStories:
+class VisualStories(Captions):
     """Systems that read five images; the texts have three sentences and a beginning."""
 
     options = {  # noqa: RUF012
@@ -111,6 +105,7 @@ class VisualStories:
         "embedding_dim": 5,
         "hidden_dim": 7,
     }
+    keeps_padding = True
 
     def __init__(self, rows_per_image=1, **options):
         self.rows_per_image = rows_per_image
@@ -129,78 +124,13 @@ class VisualStories:
         features = torch.randn(B, 5 * R, D).masked_fill(padding_mask.unsqueeze(-1), 0)
         return {"features": features, "padding_mask": padding_mask}
 
-    def alone(self, inputs, row):
-        return {key: x[row : row + 1] for key, x in inputs.items()}
-
-    def change_padding(self, inputs):
-        inputs["features"][inputs["padding_mask"]] = 1e4
-
-    def change_row(self, inputs, row):
-        inputs["features"][row] += 1
-
     def change_words(self, tokens):
         """Sentences begin at different places of each row."""
         for row, places in enumerate([(3, 5), (2,), (1, 2, 6)]):
             tokens[row, list(places)] = SEPARATOR
 
 
-class Videos:
-    """Systems that read a transcript and the frames of a video."""
-
-    def __init__(self, **options):
-        self.options = options
-
-    def build(self, arch, folder):
-        return build_model(arch, video_task(), **self.options)
-
-    def inputs(self):
-        tokens = torch.randint(4, V, (B, S))
-        tokens[:, -1] = EOS
-        tokens[1, :2] = PAD
-        padding_mask = torch.tensor([[False] * 4, [False, False, True, True], [False] * 3 + [True]])
-        return {
-            "src_tokens": tokens,
-            "src_lengths": torch.tensor([S, S - 2, S]),
-            "features": torch.randn(B, 4, D).masked_fill(padding_mask.unsqueeze(-1), 0),
-            "padding_mask": padding_mask,
-        }
-
-    def alone(self, inputs, row):
-        real_words = inputs["src_tokens"][row].ne(PAD)
-        real_frames = ~inputs["padding_mask"][row]
-        return {
-            "src_tokens": inputs["src_tokens"][row : row + 1, real_words],
-            "src_lengths": inputs["src_lengths"][row : row + 1],
-            "features": inputs["features"][row : row + 1, real_frames],
-            "padding_mask": inputs["padding_mask"][row : row + 1, real_frames],
-        }
-
-    def change_padding(self, inputs):
-        inputs["features"][inputs["padding_mask"]] = 1e4
-
-    def change_row(self, inputs, row):
-        inputs["features"][row] += 1
-        inputs["src_tokens"][row, -2] = 4 + (inputs["src_tokens"][row, -2] + 1) % 10
-
-
-class Transcripts(Videos):
-    """Systems that read a transcript alone."""
-
-    def inputs(self):
-        inputs = super().inputs()
-        return {key: inputs[key] for key in ("src_tokens", "src_lengths")}
-
-    def alone(self, inputs, row):
-        return Stories.alone(self, inputs, row)
-
-    def change_padding(self, inputs):
-        pytest.skip("padding of a text has no content")
-
-    def change_row(self, inputs, row):
-        inputs["src_tokens"][row, -2] = 4 + (inputs["src_tokens"][row, -2] + 1) % 10
-
-
-class Stories:
+class Stories(Captions):
     """Systems that read a prompt."""
 
     options = {  # noqa: RUF012
@@ -227,21 +157,36 @@ class Stories:
         tokens[1, :2] = PAD
         return {"src_tokens": tokens, "src_lengths": torch.tensor([S, S - 2, S])}
 
-    def alone(self, inputs, row):
-        real = inputs["src_tokens"][row].ne(PAD)
-        return {
-            "src_tokens": inputs["src_tokens"][row : row + 1, real],
-            "src_lengths": inputs["src_lengths"][row : row + 1],
-        }
 
-    def change_padding(self, inputs):
-        pytest.skip("padding of a text has no content")
+class StructuredCaptions(Captions):
+    """Systems that read a content vector and the tags of the words to write."""
 
-    def change_row(self, inputs, row):
-        inputs["src_tokens"][row, -2] = 4 + (inputs["src_tokens"][row, -2] + 1) % 10
+    def build(self, arch, folder):
+        return build_model(arch, toy_task(structure_dictionary=make_dictionary()), **self.options)
+
+    def inputs(self):
+        return {**super().inputs(), **Stories.inputs(self)}
 
 
-class Language:
+class Transcripts(Stories):
+    """Systems that read a transcript alone."""
+
+    options = {}  # noqa: RUF012
+
+    def build(self, arch, folder):
+        return build_model(arch, video_task(), **self.options)
+
+
+class Videos(Transcripts):
+    """Systems that read a transcript and the frames of a video."""
+
+    def inputs(self):
+        padding_mask = torch.tensor([[False] * 4, [False, False, True, True], [False] * 3 + [True]])
+        features = torch.randn(B, 4, D).masked_fill(padding_mask.unsqueeze(-1), 0)
+        return {**super().inputs(), "features": features, "padding_mask": padding_mask}
+
+
+class Language(Captions):
     """Language models: the words before are all their input."""
 
     options = {  # noqa: RUF012
@@ -251,20 +196,8 @@ class Language:
         "tokens_per_sample": LENGTH,
     }
 
-    def build(self, arch, folder):
-        return build_model(arch, toy_task(), **self.options)
-
     def inputs(self):
         return {}
-
-    def alone(self, inputs, row):
-        return {}
-
-    def change_padding(self, inputs):
-        pytest.skip("language models have no other input")
-
-    def change_row(self, inputs, row):
-        pass
 
 
 SYSTEMS = {

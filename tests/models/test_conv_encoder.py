@@ -6,7 +6,6 @@ import pytest
 import torch
 from toy_data import make_dictionary
 
-from fairseq_mm.errors import UserError
 from fairseq_mm.models._conv_decoder import ConvEncoder
 
 PAD, E = 1, 6
@@ -80,10 +79,3 @@ def test_the_gradient_is_divided_by_twice_the_decoders_attentions(encoder):
     out = encoder(tokens)["keys"][0]
     (scaled,) = torch.autograd.grad(out.sum(), encoder.output_proj.bias)
     torch.testing.assert_close(scaled, torch.full((E,), 3 / 6))
-
-
-def test_a_text_may_be_as_long_as_the_table_allows(encoder):
-    assert encoder.max_positions() == 9
-    encoder(torch.full((1, 9), 5))
-    with pytest.raises(UserError, match=r"a prompt has 10 tokens .* positions for 9: shorten it"):
-        encoder(torch.full((1, 10), 5))

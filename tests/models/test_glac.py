@@ -5,8 +5,6 @@ import torch
 from numerics import assert_close
 from toy_data import build_model, visual_story_task
 
-from fairseq_mm.models.glac import copies_with_noise
-
 SEPARATOR, PAD, EOS = 20, 1, 2
 SIZES = {
     "picture_dim": 6,
@@ -144,29 +142,6 @@ def test_copied_slices_tell_images_apart_as_one_vector_does():
     assert spread_of_images(slices=8) > 0.95 * one
     independent = spread_of_images(slices=8, slice_init="independent")
     assert independent == pytest.approx(one / 8**0.5, rel=0.1)
-
-
-def test_copied_slices_have_one_mean_and_are_different():
-    weight = torch.randn(210, 270) * 0.02
-    slices = copies_with_noise(weight, 8, 0.5).view(8, 210, 270)
-    assert_close(slices.mean(0), weight, scale=weight.abs().max().item())
-    assert (slices - weight).std().item() == pytest.approx(0.5 * weight.std().item(), rel=0.02)
-
-
-@pytest.mark.parametrize(("noise", "learns"), [(0.5, True), (0.0, False)])
-def test_noise_gives_the_attention_a_gradient(noise, learns):
-    model = make_model("glac_decoder_attention")
-    with torch.no_grad():
-        weight, bias = model.encoder.output_proj.weight, model.encoder.output_proj.bias
-        weight.copy_(copies_with_noise(weight[: SIZES["hidden_dim"]], 8, noise))
-        bias.zero_()
-    batch = (torch.randn(1, 5, 5), torch.zeros(1, 5, dtype=torch.bool), torch.tensor(STORIES[:1]))
-    logits, _ = model(*batch)
-    logits[..., 4].sum().backward()
-    of_slices = weight.grad.view(8, -1)
-    # what is the same for each slice leaves equal slices equal
-    apart = (of_slices - of_slices.mean(0)).abs().max() / of_slices.abs().max()
-    assert (apart.item() > 1e-4) is learns
 
 
 def test_slices_begin_with_the_vector_of_a_model_without_them():

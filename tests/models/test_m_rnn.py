@@ -146,25 +146,10 @@ def test_attention_equals_its_equations():
 
 def test_attention_refuses_pooled_features_and_an_image_elsewhere():
     model = build_model("m_rnn", toy_task(), **SIZES, attention="soft")
-    with pytest.raises(UserError, match=r"pooled \(1 region an image\): extract with --grid"):
+    with pytest.raises(UserError, match="trained on a grid of each image, but is given 1 regions"):
         model(torch.randn(2, 1, 5), torch.zeros(2, 1, dtype=torch.bool), torch.tensor([[2], [2]]))
     pooled = Namespace(ids=["a.jpg"], count_rows={"a.jpg": 1}.get)
     with pytest.raises(UserError, match="extract with --grid"):  # before the training begins
         build_model("m_rnn", toy_task(features=pooled), **SIZES, attention="soft")
     with pytest.raises(UserError, match="needs --image-input multimodal, but that is both"):
         build_model("m_rnn_vis_in_rnn_both", toy_task(), **SIZES, attention="soft")
-
-
-def test_attention_reads_a_single_region_of_imported_features():
-    """Images of one region may make up a whole batch; attention then is their mean."""
-    some = Namespace(ids=["a.jpg", "b.jpg"], count_rows={"a.jpg": 1, "b.jpg": 3}.get)
-    task = toy_task(features=some, feature_attributes={"extractor": "mine"})
-    model = build_model("m_rnn", task, **SIZES, attention="soft").eval()
-    region = torch.randn(2, 1, 5)
-    tokens = torch.tensor([[2, 4, 5], [2, 6, 7]])
-    with torch.no_grad():
-        alone, extra = model(region, torch.zeros(2, 1, dtype=torch.bool), tokens)
-        padded = torch.cat([region, torch.randn(2, 2, 5)], dim=1)
-        mask = torch.tensor([[False, True, True]] * 2)
-        assert_close(alone, model(padded, mask, tokens)[0])
-    assert extra["image_attention"].eq(1).all()

@@ -1,13 +1,10 @@
 """The pointer-generator against its equations in loops, and in fairseq's training and decoding."""
 
 import math
-from argparse import Namespace
 
 import pytest
 import torch
-from fairseq.criterions.label_smoothed_cross_entropy import LabelSmoothedCrossEntropyCriterion
 from fairseq.data import Dictionary
-from fairseq.sequence_generator import SequenceGenerator
 from numerics import assert_close
 from toy_data import build_model, make_dictionary, needs_float16_on_cpu, video_task
 
@@ -139,34 +136,3 @@ def test_extreme_shares_of_copying_are_finite(share):
     assert torch.isfinite(lprobs).all()
     lprobs.mean().backward()
     assert all(torch.isfinite(x.grad).all() for x in model.parameters() if x.grad is not None)
-
-
-def test_a_model_learns_to_copy_words_that_it_cannot_know():
-    """Summary: the source's second word; sources of words seen and of unknown ones."""
-    torch.manual_seed(1)
-    model = build(hidden_dim=16, attention_dim=16)
-    task = Namespace(target_dictionary=model.decoder.dictionary)
-    criterion = LabelSmoothedCrossEntropyCriterion(task, False, 0.1)
-    optimizer = torch.optim.Adam(model.parameters(), 0.01)
-    source = torch.randint(4, 23, (64, 5))
-    source[:, -1] = EOS
-
-    def batch(rows):
-        second = rows[:, 1:2]
-        end = torch.full_like(second, EOS)
-        inputs = {"src_tokens": rows, "src_lengths": None}
-        inputs["prev_output_tokens"] = torch.cat([end, second], 1)
-        return {"net_input": inputs, "target": torch.cat([second, end], 1), "ntokens": 128}
-
-    model.train()
-    for _ in range(120):
-        optimizer.zero_grad()
-        loss, size, _ = criterion(model, batch(source))
-        (loss / size).backward()
-        optimizer.step()
-    rows = torch.tensor([[PAD, 5, 9, 6, EOS], [4, 11, 13, 7, EOS], [10, 20, 4, 5, EOS]])
-    generator = SequenceGenerator([model], model.decoder.dictionary, beam_size=3, max_len_b=6)
-    net_input = {"src_tokens": rows, "src_lengths": rows.ne(PAD).sum(1)}
-    summaries = generator.generate([model], {"net_input": net_input})
-    assert [x[0]["tokens"].tolist() for x in summaries] == [[9, EOS], [11, EOS], [20, EOS]]
-    assert summaries[1][0]["attention"].shape == (5, 2)

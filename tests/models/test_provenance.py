@@ -35,7 +35,7 @@ def test_a_checkpoint_without_subwords_loads():
 
 def test_other_subwords_are_refused():
     state = provenance_of(subwords=GPT2).get_extra_state()
-    message = r"subwords of kind 'gpt2' \(fingerprint \w{12}\), but .* has 'none' \(fingerprint \w"
+    message = r"subwords of kind 'gpt2' \(fingerprint \w{12}\), but .* has subwords of kind 'none' "
     with pytest.raises(UserError, match=message):
         provenance_of(subwords={"kind": "none"}).set_extra_state(state)
 

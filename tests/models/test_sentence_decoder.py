@@ -105,31 +105,6 @@ def test_decoder_equals_pytorchs_sentence_by_sentence(arch, options, sees_all):
     assert_close(fast, slow)
 
 
-@pytest.mark.parametrize("attention_dropout", [None, 0.6])
-@pytest.mark.parametrize("arch", ARCHES)
-def test_training_drops_out_what_pytorchs_layer_drops_out(arch, attention_dropout):
-    """With the same weights and random numbers; PyTorch's layer draws in the order of ours."""
-    options = {"dropout": 0.3, "attention_dropout": attention_dropout}
-    layer = make_model(arch, **options).decoder.layers[0].train()
-    theirs = pytorch_layer(layer, 0.3)
-    if attention_dropout is not None:
-        theirs.self_attn.dropout = theirs.multihead_attn.dropout = attention_dropout
-    words, vectors = torch.randn(1, 6, 8), torch.randn(1, 5, 8)
-    sentences = torch.full((1, 6), 2)
-    memory = vectors if arch == "transtory_full" else vectors[:, 2:3]
-    before = torch.ones(6, 6, dtype=torch.bool).tril()
-    torch.manual_seed(5)
-    expected = theirs(words.transpose(0, 1), memory.transpose(0, 1), tgt_mask=~before)
-    torch.manual_seed(5)
-    attended = layer.self_attention(words, before)
-    prepared = layer.pictures.prepare(vectors)
-    image_padding_mask = torch.zeros(1, 5, dtype=torch.bool)
-    found, weights = layer(words, attended, prepared, sentences, image_padding_mask)
-    assert_close(found, expected.transpose(0, 1))
-    if weights is not None:  # those before dropout
-        torch.testing.assert_close(weights.sum(-1), torch.ones(1, 6))
-
-
 @pytest.mark.parametrize(("compat", "layers"), [("none", 1), ("released", 3)])
 def test_images_transformer_equals_pytorchs(compat, layers):
     encoder = make_model("transtory_full", compat=compat).encoder

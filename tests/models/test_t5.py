@@ -38,48 +38,6 @@ def test_output_is_scaled_and_shared_or_unscaled_and_its_own():
             assert model.decoder.embedding is model.encoder.embedding
 
 
-def test_padding_on_either_side_is_the_same(model):
-    tokens, previous = batch()
-    padding = torch.full((B, 2), PAD)
-    left = model(torch.cat([padding, tokens], 1), None, previous)[0]
-    right = model(torch.cat([tokens, padding], 1), None, previous)[0]
-    assert_close(left, right)
-    assert_close(left, model(tokens, None, previous)[0])
-
-
-def test_beams_of_an_item_share_its_keys(model):
-    tokens, previous = batch()
-    beams = torch.arange(B).repeat_interleave(4)
-    state: dict = {}
-    with torch.no_grad():
-        encoder_out = model.encoder(tokens)
-        expanded = model.encoder.reorder_encoder_out(encoder_out, beams)
-        assert expanded["encoder_out"][0] is encoder_out["encoder_out"][0]
-        wide = previous[beams]
-        wide[:, 1:] = torch.randint(4, 20, (4 * B, T - 1))
-        for step in range(1, 4):
-            logits, _ = model.decoder(wide[:, :step], expanded, state)
-        saved = model.decoder.get_incremental_state(state, "t5")
-        assert saved["source"]["keys"][0].size(0) == B
-        full, _ = model.decoder(wide[:, :3], expanded)
-        assert_close(logits[:, 0], full[:, -1])
-        # the first item is finished and leaves
-        left = torch.arange(4, 4 * B)
-        model.decoder.reorder_incremental_state_scripting(state, left)
-        expanded = model.encoder.reorder_encoder_out(expanded, left)
-        logits, _ = model.decoder(wide[left, :4], expanded, state)
-        assert saved["source"]["keys"][0].size(0) == B - 1
-        full, _ = model.decoder(wide[left, :4], expanded)
-        assert_close(logits[:, 0], full[:, -1])
-        # the second item keeps three rows, the third one
-        uneven = torch.tensor([1, 1, 3, 6])
-        model.decoder.reorder_incremental_state_scripting(state, uneven)
-        expanded = model.encoder.reorder_encoder_out(expanded, uneven)
-        logits, _ = model.decoder(wide[left][uneven], expanded, state)
-        full, _ = model.decoder(wide[left][uneven], expanded)
-        assert_close(logits[:, 0], full[:, -1])
-
-
 @needs_float16_on_cpu
 def test_residuals_beyond_float16_stay_finite_in_it(model):
     with torch.no_grad():

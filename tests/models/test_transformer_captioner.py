@@ -111,25 +111,6 @@ def test_regions_are_projected_and_normalised_one_by_one():
         assert_close(u, normalised * encoder.proj_norm.weight + encoder.proj_norm.bias)
 
 
-def test_keys_of_an_image_are_projected_once_for_its_beams(monkeypatch):
-    model = captioner()
-    sizes = []
-    attention = model.decoder.layers[0].source_attentions[0]
-    attention.key_proj.register_forward_pre_hook(lambda module, x: sizes.append(len(x[0])))
-    encoder_out = model.encoder(torch.randn(2, 3, 5), PADDING)
-    beams = model.encoder.reorder_encoder_out(encoder_out, torch.tensor([0, 0, 0, 1, 1, 1]))
-    state: dict = {}
-    with torch.no_grad():
-        model.decoder(TOKENS[:, :1].repeat_interleave(3, dim=0), beams, state)
-        order = torch.tensor([2, 1, 0, 3, 3, 5])
-        assert model.encoder.reorder_encoder_out(beams, order) is beams
-        model.decoder.reorder_incremental_state(state, order)
-        logits, _ = model.decoder(TOKENS[:, :2].repeat_interleave(3, dim=0), beams, state)
-        assert sizes == [2]
-        whole, _ = model.decoder(TOKENS[:, :2], encoder_out)
-    assert_close(logits[:, -1], whole[:, -1].repeat_interleave(3, dim=0))
-
-
 @pytest.mark.parametrize(
     ("grid", "regions", "message"),
     [

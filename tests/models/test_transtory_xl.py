@@ -139,18 +139,6 @@ def test_gradients_reach_former_sentences_unless_the_memory_is_detached():
         assert bool(decoder.embedding.weight.grad[4].any()) is expected
 
 
-@pytest.mark.parametrize(("compat", "is_trained"), [("none", False), ("released", True)])
-def test_paddings_embedding_is_a_tokens_in_the_released_code_alone(compat, is_trained):
-    initial = build_model("transtory_xl", visual_story_task(), **SIZES, compat=compat)
-    assert bool(initial.decoder.embedding.weight[PAD].any()) is is_trained
-    model = make_model(compat=compat)
-    images = torch.randn(1, 5, SIZES["picture_dim"])
-    out = {"vectors": [images], "image_padding_mask": [torch.zeros(1, 5, dtype=torch.bool)]}
-    tokens = torch.tensor([[EOS, 4, SEPARATOR, 5]])
-    model.decoder.extract_features(tokens, out)[0][0, 3].sum().backward()
-    assert bool(model.decoder.embedding.weight.grad[PAD].any()) is is_trained
-
-
 def test_released_decoding_remembers_each_beginning_of_a_sentence():
     model = make_model(memory_length=5, compat="released")
     decoder = model.decoder

@@ -14,16 +14,10 @@ from toy_data import build_model, make_dictionary, video_task
 from fairseq_mm.errors import UserError
 from fairseq_mm.models._vg_bart_parts import (
     DUPLICATES,
-    STATE,
     VgBartDecoder,
-    let_layers_use_packed_weights,
     share_beams,
 )
 from fairseq_mm.models.vg_bart import VgBartConfig, bart_options
-from fairseq_mm.modules import packed_weights
-from fairseq_mm.modules.decoding_caches import BeamCache
-from fairseq_mm.modules.packed_weights import can_pack, pack_weights
-from fairseq_mm.modules.video_fusion import FusionTrace
 
 B, S, M, T, D, V = 3, 6, 4, 5, 5, 20
 PAD, EOS = 1, 2
@@ -160,66 +154,6 @@ def test_fairseqs_bart_generates_the_same_with_our_steps(batch, chosen):
     assert list(plain.state_dict()) == names
 
 
-@pytest.mark.parametrize("before", [False, True])
-def test_an_encoder_layer_without_gradients_is_fairseqs(batch, before):
-    plain = shaken(text_only(encoder_normalize_before=before))
-    layer, x = plain.encoder.layers[1], torch.randn(S, B, 8)
-    padding_mask = torch.zeros(B, S, dtype=torch.bool)
-    padding_mask[0, 4:] = padding_mask[2, :3] = True
-    with torch.no_grad():
-        expected = [layer(x, encoder_padding_mask=mask) for mask in (None, padding_mask)]
-    let_layers_use_packed_weights(plain.encoder)
-    calls = []
-    layer.self_attn.register_forward_hook(lambda *others: calls.append(others))
-    for mask, output in zip((None, padding_mask), expected):
-        with torch.no_grad():
-            torch.testing.assert_close(layer(x, encoder_padding_mask=mask), output)
-        assert not calls
-        torch.testing.assert_close(layer(x, encoder_padding_mask=mask), output)
-        assert calls.pop()
-
-
-@pytest.mark.parametrize("dtype", ["bfloat16", "int8"])
-@pytest.mark.parametrize("arch", ["vg_bart_tiny", "vg_t5_tiny"])
-@torch.no_grad()
-def test_steps_with_small_weights_are_close(batch, monkeypatch, dtype, arch):
-    if not can_pack(dtype):
-        pytest.skip(f"this PyTorch packs no {dtype}")
-    monkeypatch.setattr(packed_weights, "_MIN_ELEMENTS", 1)
-    monkeypatch.setattr(packed_weights, "_multiplies_bfloat16", lambda: True)
-    model = shaken(build(arch)).eval()
-
-    def steps():
-        inputs = {key: x for key, x in batch.items() if key != "prev_output_tokens"}
-        out, state = model.encoder(**inputs), {}
-        words = batch["prev_output_tokens"]
-        logits = [model.decoder(words[:, : t + 1], out, state)[0] for t in range(T)]
-        if arch == "vg_bart_tiny":
-            sources = model.decoder.get_incremental_state(state, STATE).keys_values[0]
-        else:
-            source = model.decoder.get_incremental_state(state, "t5")["source"]
-            sources = source["keys"][0], source["values"][0]
-        dtypes.append({x.dtype for x in sources})
-        return torch.cat(logits, dim=1).log_softmax(dim=-1)
-
-    dtypes = []
-    expected = steps()
-    pack_weights(model, dtype)
-    entries = []
-    original = BeamCache.write
-
-    def write(cache, *others):
-        entries.append(cache._entries.dtype)
-        return original(cache, *others)
-
-    monkeypatch.setattr(BeamCache, "write", write)
-    found = steps()
-    assert dtypes == [{torch.float32}, {torch.bfloat16}]
-    assert set(entries) == {torch.bfloat16}
-    assert not torch.equal(found, expected)
-    assert (found - expected).abs().mean() < 0.05 * expected.std()
-
-
 # Loading
 
 
@@ -320,20 +254,6 @@ def test_added_parameters_are_those_that_bart_does_not_have():
     assert model.encoder.fusions["1"].norm.weight.param_group == "added"
 
 
-def test_released_attends_to_the_padding_of_a_batch(batch):
-    for kind in ("multi_head", "dot_product"):
-        model = shaken(build(fusion=kind, compat="released"))
-        trace = FusionTrace()
-        model.encoder(
-            **{key: x for key, x in batch.items() if key != "prev_output_tokens"}, trace=trace
-        )
-        (weights, _), axis = trace.weights, -1 if kind == "multi_head" else -2
-        assert weights.shape[-1] == M  # the longest of the batch, and no --max-frames
-        assert (weights > 0).all()
-        sums = weights.sum(axis)
-        torch.testing.assert_close(sums, torch.ones_like(sums))
-
-
 def test_released_has_one_head_and_a_given_number_is_taken():
     for arch in ("vg_bart_tiny", "vg_t5_tiny"):
         for chosen, heads in (
@@ -346,13 +266,6 @@ def test_released_has_one_head_and_a_given_number_is_taken():
             fusion = build(arch, **chosen).encoder.fusions["2"]
             assert fusion.num_heads == heads
             assert (fusion.attention_out_proj is None) == (heads == 1)
-
-
-def test_a_transcript_longer_than_the_positions_is_refused(batch):
-    model = build(max_source_positions=5)
-    assert model.max_positions() == (5, 1024)
-    with pytest.raises(UserError, match=r"a transcript has 6 tokens .* positions for 5: shorten"):
-        model(**batch)
 
 
 @pytest.mark.parametrize(

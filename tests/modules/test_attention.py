@@ -47,15 +47,6 @@ def test_attention_equals_loops():
     assert not weights[~some].any()
 
 
-def test_causal_attention_sees_no_later_key():
-    torch.manual_seed(1)
-    query, key, value = torch.randn(B, S, A), torch.randn(B, S, A), torch.randn(B, S, A)
-    before = torch.ones(B, S, S, dtype=torch.bool).tril()
-    torch.testing.assert_close(
-        attention.attend_causally(query, key, value), loops(query, key, value, before)
-    )
-
-
 @pytest.mark.parametrize("unscaled", [False, True])
 def test_keys_in_half_precision_belong_to_a_query_in_float32(unscaled):
     torch.manual_seed(0)

@@ -182,42 +182,9 @@ def test_products_are_of_the_dtype_that_autocast_gives_them():
         assert (gradient - reference).norm() < 0.02 * reference.norm()
 
 
-def test_second_backward_pass_is_refused():
-    *tensors, target = make()
-    loss, _ = chunked_cross_entropy(*tensors, target, ignore_index=PAD)
-    loss.backward(retain_graph=True)
-    with pytest.raises(RuntimeError, match=r"allows one backward pass through a loss\.$"):
-        loss.backward()
-
-
 @pytest.mark.parametrize("dtype", [torch.float32, FLOAT16])
 def test_double_backward_is_refused(dtype):
     *tensors, target = make(dtype)
     loss, _ = chunked_cross_entropy(*tensors, target, ignore_index=PAD)
     with pytest.raises(RuntimeError, match=r"cannot be differentiated twice\.$"):
         torch.autograd.grad(loss, tensors, create_graph=True)
-
-
-@pytest.mark.parametrize("count", [N - 3, N])
-def test_known_number_of_rows_is_not_read_from_a_gpu(count):
-    *_, target = make()
-    if count == N:
-        target[target == PAD] = 7
-    valid_mask = target.ne(PAD)
-    expected = module._find_rows(valid_mask, None)
-
-    class OnGpu(torch.Tensor):
-        """Mask whose values must not be read."""
-
-        device = torch.device("cuda")
-
-        def __bool__(self):
-            raise AssertionError("the GPU would be waited for")
-
-    rows = module._find_rows(valid_mask.as_subclass(OnGpu), count)
-    assert (rows is None) == (expected is None) == (count == N)
-    if expected is not None:
-        assert rows.tolist() == expected.tolist()
-    says_why = hasattr(torch.ops.aten._assert_async, "msg")
-    with pytest.raises(RuntimeError, match="`ntokens` of a batch must be" if says_why else ""):
-        module._find_rows(valid_mask.as_subclass(OnGpu), count - 1)

@@ -51,21 +51,3 @@ def test_equals_the_equations_written_as_loops(diagonal):
     x = torch.randn(B, T, D)
     expected = torch.stack([states_by_loops(lstm, row) for row in x])
     torch.testing.assert_close(lstm(x), expected)
-
-
-def test_without_peepholes_it_is_pytorchs():
-    torch.manual_seed(1)
-    lstm = PeepholeLSTM(D, H)
-    plain = torch.nn.LSTM(D, H, batch_first=True)
-    with torch.no_grad():
-        lstm.cell_weight.zero_()
-        for ours, theirs in (
-            (lstm.input_proj.weight, plain.weight_ih_l0),
-            (lstm.hidden_weight, plain.weight_hh_l0),
-            (lstm.input_proj.bias, plain.bias_ih_l0),
-        ):
-            i, f, g, o = theirs.chunk(4)
-            ours.copy_(torch.cat([i, f, o, g]))
-        plain.bias_hh_l0.zero_()
-    x = torch.randn(B, T, D)
-    torch.testing.assert_close(lstm(x), plain(x)[0])

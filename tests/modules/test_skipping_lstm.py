@@ -21,17 +21,3 @@ def test_missing_elements_are_passed_over(missing):
         backward = alone[after[0], 2:] if after else torch.zeros(2)
         torch.testing.assert_close(out[0, i], torch.cat([forward, backward]))
     torch.testing.assert_close(out[1:], lstm.lstm(x[1:])[0])
-
-
-def test_last_states_are_those_after_the_real_elements():
-    torch.manual_seed(4)
-    lstm = SkippingLSTM(3, 2, 1, dropout=0.0).eval()
-    x = torch.randn(3, 5, 3)
-    padding_mask = torch.zeros(3, 5, dtype=torch.bool)
-    padding_mask[0, :2] = padding_mask[2, 1] = True
-    out, (states, cells) = lstm.with_last_states(x, padding_mask)
-    torch.testing.assert_close(out, lstm(x, padding_mask))
-    for row in range(3):
-        _, (state, cell) = lstm.lstm(x[row : row + 1, ~padding_mask[row]])
-        torch.testing.assert_close(states[:, row], state[:, 0])
-        torch.testing.assert_close(cells[:, row], cell[:, 0])

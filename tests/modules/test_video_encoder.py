@@ -2,7 +2,6 @@
 
 import math
 
-import pytest
 import torch
 from numerics import assert_close
 from torch import nn
@@ -49,23 +48,6 @@ def test_output_equals_pytorch_on_scaled_frames_with_sinusoids():
         expected = of_pytorch(encoder)(features * math.sqrt(D) + places, src_key_padding_mask=MASK)
         found = encoder(features, MASK)
     assert_close(found[~MASK], expected[~MASK])
-
-
-@pytest.mark.parametrize("attention_dropout", [None, 0.6])
-def test_training_drops_out_what_pytorchs_layers_drop_out(attention_dropout):
-    """With the same weights and random numbers; PyTorch's layers draw in the order of ours."""
-    encoder = build(0.3, attention_dropout).train()
-    theirs = of_pytorch(encoder, 0.3)
-    if attention_dropout is not None:
-        for layer in theirs.layers:
-            layer.self_attn.dropout = attention_dropout
-    x, everything = torch.randn(1, M, D), torch.ones(1, 1, 1, M, dtype=torch.bool)
-    torch.manual_seed(5)
-    expected = theirs(x)
-    torch.manual_seed(5)
-    for layer in encoder.layers:
-        x = layer(x, everything)
-    torch.testing.assert_close(x, expected)
 
 
 def test_an_odd_number_of_channels_has_positions_too():

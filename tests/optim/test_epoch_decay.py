@@ -61,7 +61,6 @@ def test_a_run_with_another_scheduler_goes_on():
     ("options", "message"),
     [
         ({"decay_factor": 0.0}, r"^--decay-factor must be above 0, but is 0\.0\."),
-        ({"decay_factor": 1.5}, r"^--decay-factor must be at most 1, but is 1\.5\."),
         ({"decay_epochs": 0}, r"^--decay-epochs must be 1 or more, but is 0\."),
         ({"warmup_updates": -1}, r"^--warmup-updates must be 0 or more, but is -1\."),
     ],

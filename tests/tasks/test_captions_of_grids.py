@@ -34,7 +34,7 @@ def folder(tmp_path_factory):
     ("options", "message"),
     [
         (("--arch", "transformer_captioner_tiny"), "trained on a grid of each image"),
-        (("--arch", "m_rnn_tiny", "--attention", "soft"), "the features are pooled"),
+        (("--arch", "m_rnn_tiny", "--attention", "soft"), "trained on a grid of each image"),
     ],
 )
 def test_a_model_of_grids_writes_captions_of_grids_only(
