@@ -9,6 +9,7 @@ import argparse
 import sys
 from pathlib import Path
 
+from fairseq_mm.cli.arguments import positive
 from fairseq_mm.cli.script import run_script
 from fairseq_mm.errors import UserError
 from fairseq_mm.ngrams.arpa import write_arpa
@@ -18,7 +19,7 @@ from fairseq_mm.ngrams.kneser_ney import estimate_kneser_ney, read_token_lines
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("text", nargs="+", type=Path, help="a sentence per line")
     parser.add_argument("--output", type=Path, required=True, metavar="FILE.arpa")
-    parser.add_argument("--order", type=int, default=3, help="longest n-gram (default: 3)")
+    parser.add_argument("--order", type=positive, default=3, help="longest n-gram (default: 3)")
 
 
 def run(args: argparse.Namespace) -> int:

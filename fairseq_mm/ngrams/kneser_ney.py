@@ -31,10 +31,12 @@ Unlike ``lmplz``, this module accepts a text with ``<unk>``, which is treated li
 import os
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
 from typing import NamedTuple, Union
 
 import numpy as np
 
+from fairseq_mm.data.input_files import read_lines
 from fairseq_mm.errors import UserError
 from fairseq_mm.ngrams.ngram_model import END, START, UNKNOWN, NgramModel, NgramTable
 
@@ -59,26 +61,15 @@ class _Ngrams(NamedTuple):
 
 
 def read_token_lines(paths: Iterable[Union[str, os.PathLike]]) -> Iterator[list[str]]:
-    """Yield the tokens, separated by white space, of each line of several text files; skip blank
-    lines. Raise UserError if a file cannot be read, has no tokens, or contains ``<s>`` or
-    ``</s>``."""
+    """Yield the tokens, separated by white space, of each line of several text files, without blank
+    lines."""
     for path in paths:
-        has_tokens = False
-        try:
-            # utf-8-sig: a byte order mark would become part of the first word
-            with open(path, encoding="utf-8-sig") as file:
-                for number, line in enumerate(file, start=1):
-                    tokens = line.split()
-                    for mark in (START, END):
-                        if mark in tokens:
-                            raise UserError(f"{path}:{number}: must be words, but has {mark}.")
-                    if tokens:
-                        has_tokens = True
-                        yield tokens
-        except (OSError, UnicodeDecodeError) as error:
-            raise UserError(f"{path}: cannot be read as UTF-8 text ({error}).") from None
-        if not has_tokens:
-            raise UserError(f"{path}: must have lines of tokens, but has none.")
+        for number, line in read_lines(Path(path)):
+            tokens = line.split()
+            if START in tokens or END in tokens:
+                raise UserError(f"{path}:{number}: must be words, without {START} and {END}.")
+            if tokens:
+                yield tokens
 
 
 def estimate_kneser_ney(lines: Iterable[Sequence[str]], *, order: int = 3) -> NgramModel:
@@ -89,8 +80,6 @@ def estimate_kneser_ney(lines: Iterable[Sequence[str]], *, order: int = 3) -> Ng
             without words counts as an empty sentence.
         order: Number of words in the longest n-grams.
     """
-    if order < 1:
-        raise UserError(f"`order` must be at least 1, but is {order} instead.")
     words, text = _number_words(lines)
     levels = _count(text, words, order)
     lower = np.array([1 / (len(words) - 1)])  # order 0: the uniform distribution

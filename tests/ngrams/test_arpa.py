@@ -63,16 +63,6 @@ def test_scores_of_a_file_by_hand(tmp_path):
     assert model.words == ["<unk>", "<s>", "</s>", "a", "b"]
 
 
-def test_order_of_lines_and_spaces_do_not_matter(tmp_path):
-    sections = ARPA.split("\n\n")
-    header, *lines = sections[3].split("\n")
-    sections[3] = "\n".join([header, *reversed(lines)])
-    text = "\r\n".join("\n\n".join(sections).replace("\t", "  ").split("\n"))
-    assert base_10(read_arpa(write(tmp_path / "a.arpa", text)), SENTENCES) == pytest.approx(
-        LOG_PROBS
-    )
-
-
 def test_compressed_file_is_read_whatever_its_name(tmp_path):
     path = tmp_path / "a.arpa"
     path.write_bytes(gzip.compress(ARPA.encode()))
@@ -130,50 +120,38 @@ def test_model_that_no_file_can_hold_is_not_written(tmp_path):
     assert os.listdir(tmp_path) == []
 
 
+LINE = "must be a line of an ARPA file, but is"
+
+
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ("\\data\\", "data", ": must be an ARPA file, but has no line \\data\\."),
-        ("ngram 1=5", "ngram 1=five", ":4: must be `ngram 1=` and a number, but is ngram 1=five"),
-        ("ngram 2=3", "ngram 3=3", ":5: must be `ngram 2=` and a number, but is ngram 3=3"),
-        (
-            "ngram 1=5\nngram 2=3\nngram 3=1\n",
-            "",
-            ":5: must be `ngram 1=` and a number, but there is none.",
-        ),
-        (
-            "ngram 2=3",
-            "ngram 2=4",
-            ":15: must be followed by the 4 2-grams that \\data\\ has, but is by 3.",
-        ),
-        ("\\2-grams:", "\\3-grams:", ":15: must be \\2-grams:, but is \\3-grams: instead."),
-        ("ngram 3=1\n", "", ":19: must be \\end\\, but is \\3-grams: instead."),
-        ("\\end\\", "", ":23: must be followed by \\end\\, but the file ends: is it complete?"),
-        ("\\3-grams:\n-0.05\t<s> a b\n\n\\end\\\n", "", ":19: must be followed by \\end\\, but"),
-        ("-0.6\ta", "-O.6\ta", ":12: must have a finite number, but has -O.6 instead."),
-        ("-0.6\ta", "-inf\ta", ":12: must have a finite number, but has -inf instead."),
-        ("a\t-0.2", "a\tnan", ":12: must have a finite number, but has nan instead."),
-        ("-0.6\ta", "0.6\ta", ":12: log probability must be at most 0, but is 0.6 instead."),
-        (
-            "-0.4\ta b\t-0.25",
-            "-0.4\ta",
-            ":17: must be a log probability, 2 words and perhaps a backoff, but has 2 fields.",
-        ),
-        ("a b\t-0.25", "a b c -0.25", ":17: must be a log probability, 2 words and perhaps a"),
-        ("-0.05\t<s> a b", "-0.05\t<s> a c", ":21: c is not among the 1-grams."),
-        ("-0.05\t<s> a b", "-0.05\tb a b", ":21: its first 2 words must be a 2-gram, but are not."),
-        ("\tb\t-0.4", "\ta\t-0.4", ":13: this n-gram is there twice."),
-        ("a b\t-0.25", "<s> a\t-0.25", ":17: this n-gram is there twice."),
-        ("<s>", "<S>", ": must have <s> among its 1-grams, but has not."),
-        ("</s>", "</S>", ": must have </s> among its 1-grams, but has not."),
+        ("\\data\\", "data", "must be an ARPA file that ends with"),
+        ("ngram 1=5", "ngram 1=five", f":4: {LINE} 'ngram 1=five'"),
+        ("ngram 2=3", "ngram 3=3", f":5: {LINE} 'ngram 3=3'"),
+        ("ngram 2=3", "ngram 2=4", "the [5, 4, 1] n-grams of each order that"),
+        ("\\2-grams:", "\\3-grams:", f":15: {LINE}"),
+        ("\\end\\", "", "says, but has [5, 3, 1]: is it complete?"),
+        ("\\3-grams:\n-0.05\t<s> a b\n\n\\end\\\n", "", "says, but has [5, 3]: is it complete?"),
+        ("-0.6\ta", "-O.6\ta", f":12: {LINE}"),
+        ("-0.6\ta", "-inf\ta", f":12: {LINE}"),
+        ("a\t-0.2", "a\tnan", f":12: {LINE}"),
+        ("-0.6\ta", "0.6\ta", f":12: {LINE}"),
+        ("-0.4\ta b\t-0.25", "-0.4\ta", f":17: {LINE}"),
+        ("a b\t-0.25", "a b c -0.25", f":17: {LINE}"),
+        ("-0.05\t<s> a b", "-0.05\t<s> a c", f":21: {LINE}"),
+        ("-0.05\t<s> a b", "-0.05\tb a b", "'b a b' is there twice, or its first 2 words are no"),
+        ("a b\t-0.25", "<s> a\t-0.25", "'<s> a' is there twice"),
+        ("<s>", "<S>", "must have <s> and </s> among its 1-grams"),
     ],
 )
-def test_damaged_files_are_refused_with_their_line(tmp_path, old, new, message):
+def test_damaged_files_are_refused(tmp_path, old, new, message):
     assert old in ARPA
     path = write(tmp_path / "a.arpa", ARPA.replace(old, new))
     with pytest.raises(UserError) as error:
         read_arpa(path)
-    assert str(error.value).startswith(f"{path}{message}")
+    assert str(error.value).startswith(f"{path}:")
+    assert message in str(error.value)
 
 
 def test_files_that_cannot_be_read_are_named(tmp_path):
@@ -183,5 +161,5 @@ def test_files_that_cannot_be_read_are_named(tmp_path):
     with pytest.raises(UserError, match=r"cut\.gz: cannot be read as an ARPA file \(Compressed"):
         read_arpa(tmp_path / "cut.gz")
     (tmp_path / "a.arpa").write_bytes(ARPA.encode().replace(b"\tb\t", b"\tb\xff\t"))
-    with pytest.raises(UserError, match=r"a\.arpa:13: must be UTF-8 text, but b. is not"):
+    with pytest.raises(UserError, match=rf"a\.arpa:13: {LINE}"):
         read_arpa(tmp_path / "a.arpa")

@@ -8,7 +8,8 @@ from collections import Counter
 import pytest
 from toy_ngrams import backed_off_log_prob, entries_of
 
-from fairseq_mm.ngrams.kneser_ney import estimate_kneser_ney
+from fairseq_mm.errors import UserError
+from fairseq_mm.ngrams.kneser_ney import estimate_kneser_ney, read_token_lines
 
 
 def random_lines(count, num_words, seed):
@@ -131,3 +132,13 @@ def test_text_without_words_has_only_its_ends():
     assert [len(table.keys) for table in model.tables] == [3, 1, 0]
     # p(</s>) = (1 - 0.5) / 1 + 0.5 / 2, p(</s> | <s>) = (2 - 1) / 2 + p(</s>) / 2
     assert model.log_probs([[]])[0] == pytest.approx(math.log(0.875))
+
+
+def test_lines_of_all_files_without_blank_ones(tmp_path):
+    (tmp_path / "a").write_text("\ufeffa dog\n\n  two  men\n")  # a byte order mark is no word
+    (tmp_path / "b").write_text("a cat")
+    lines = list(read_token_lines([tmp_path / "a", str(tmp_path / "b")]))
+    assert lines == [["a", "dog"], ["two", "men"], ["a", "cat"]]
+    (tmp_path / "b").write_text("a dog\na <s> b\n")
+    with pytest.raises(UserError, match=r"b:2: must be words, without <s> and </s>"):
+        list(read_token_lines([tmp_path / "b"]))

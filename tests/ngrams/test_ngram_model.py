@@ -38,18 +38,6 @@ def test_scores_are_those_of_the_recursion(order):
     np.testing.assert_allclose(found, expected, rtol=1e-12)
 
 
-def test_sentence_alone_equals_the_sentence_among_others():
-    model = estimate_kneser_ney(random_sentences(30, seed=1))
-    sentences = random_sentences(20, seed=3)
-    alone = [model.log_probs([sentence])[0] for sentence in sentences]
-    assert model.log_probs(sentences).tolist() == alone
-
-
-def test_no_sentences_have_no_scores():
-    model = estimate_kneser_ney([["a"]])
-    assert model.log_probs([]).tolist() == []
-
-
 def test_ngrams_are_found_or_not():
     keys = np.array([1, 7, 8, 14])  # with 5 words: (0, 1), (1, 2), (1, 3), (2, 4)
     contexts, numbers = np.array([1, 0, 2, 2, -1, 3, 1]), np.array([3, 1, 3, 4, 4, 0, 2])

@@ -38,7 +38,7 @@ def test_mistakes_are_one_line_each_and_write_nothing(estimate, tmp_path):
     text.write_text("a dog\na </s> b\n")
     status, out, err = estimate(text, "--output", output)
     assert (status, out) == (2, "")
-    assert err == f"estimate_ngrams.py: {text}:2: must be words, but has </s>.\n"
+    assert err == f"estimate_ngrams.py: {text}:2: must be words, without <s> and </s>.\n"
     status, _, err = estimate(text, "--output", output, "--order", 0)
     assert (status, err) == (
         2,
