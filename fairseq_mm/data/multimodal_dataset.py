@@ -9,7 +9,6 @@ from fairseq.data import Dictionary, FairseqDataset
 from torch import Tensor
 
 from fairseq_mm.data.collate import collate
-from fairseq_mm.data.records import first_lines
 from fairseq_mm.errors import UserError
 
 
@@ -85,7 +84,6 @@ class MultimodalDataset(FairseqDataset):
         self.is_target_read = is_target_read
         self.seed = seed
         self.epoch = 0
-        self.is_first = np.ones(count, bool) if visual_ids is None else first_lines(visual_ids)
         # index of each line's image, images or video, in the order of their first lines
         numbers: dict[str, int] = {}
         self.item = np.array(
@@ -93,34 +91,38 @@ class MultimodalDataset(FairseqDataset):
             if visual_ids is None
             else [numbers.setdefault(ids, len(numbers)) for ids in visual_ids]
         )
+        self.is_first = np.diff(np.maximum.accumulate(self.item), prepend=-1) > 0
         longest = np.zeros(count, dtype=np.int64)
         for text in texts:
             longest = np.maximum(longest, text.sizes)
         # --max-tokens counts max(source, target), as in fairseq, plus the visual rows
-        rows = self._count_rows()
+        rows = self._count_rows(list(numbers))
         self._num_tokens = longest[self.lines] + rows
         self._num_input_tokens = rows
         if source is not None:
             self._num_input_tokens = rows + np.asarray(source.sizes)[self.lines]
 
-    def _count_rows(self) -> np.ndarray:
-        """Return the number of feature vectors (regions or frames) of each example."""
+    def _count_rows(self, items: list[str]) -> np.ndarray:
+        """Return the number of feature vectors (regions or frames) of each example; ``items`` are
+        the distinct ``visual_ids``."""
         if self.visual_ids is None or self.features is None:
             return np.zeros(len(self.lines), dtype=np.int64)
-        self._check_features()
-        rows = {}
         # each item once: a split has several captions an image
-        for line in {self.visual_ids[i] for i in self.lines}:
-            rows[line] = sum(
+        chosen = np.unique(self.item[self.lines])
+        keys = [items[i].split("\t") for i in chosen]
+        self._check_features({key for item in keys for key in item})
+        rows = np.zeros(len(items), dtype=np.int64)
+        rows[chosen] = [
+            sum(
                 self.rows_per_image if key in self.missing else self.features.count_rows(key)
-                for key in line.split("\t")
+                for key in item
             )
-        return np.array([rows[self.visual_ids[i]] for i in self.lines], dtype=np.int64)
+            for item in keys
+        ]
+        return rows[self.item[self.lines]]
 
-    def _check_features(self) -> None:
-        assert self.visual_ids is not None
+    def _check_features(self, keys: set[str]) -> None:
         assert self.features is not None
-        keys = {key for i in self.lines for key in self.visual_ids[i].split("\t")}
         missing = sorted(
             key for key in keys if key not in self.features and key not in self.missing
         )

@@ -76,13 +76,9 @@ KINDS = (
 )
 CAPTIONS, VISUAL_STORIES, PROMPTS, VIDEOS = KINDS
 
-_TEXT, _TEXTS, _FIVE = "text", "a list of texts", f"a list of {NUM_IMAGES} texts"
-_FIELDS = {
-    **dict.fromkeys(("id", "album", "prompt", "story", "transcript", "summary"), _TEXT),
-    **dict.fromkeys(("captions", "tags", "missing", "unknowns", "references"), _TEXTS),
-    "album_references": _TEXTS,
-    **dict.fromkeys(("images", "sentences"), _FIVE),
-}
+_TEXT = {"id", "album", "prompt", "story", "transcript", "summary", "tokens"}
+_TEXTS = {"captions", "tags", "images", "sentences", "missing", "unknowns", "references"}
+_TEXTS |= {"album_references"}
 
 
 class Split:
@@ -147,7 +143,13 @@ class Split:
     def keys(self) -> Optional[list[str]]:
         """Key of each line's image or video in the feature store; the five keys of a visual story
         are joined by tabs. None if there are no images or videos."""
-        keys = [_get_key(record, self.kind) for record, _ in self.lines()]
+        kind = self.kind
+        # records are kept if anything but their keys is asked for
+        kept = self.__dict__.get("records")
+        records = (record for _, record in self.iterate()) if kept is None else kept
+        keys: list[Any] = []
+        for record in records:
+            keys += [_get_key(record, kind)] * _count_lines(record, kind)
         if None not in keys:
             return keys
         if any(key is not None for key in keys):
@@ -295,11 +297,7 @@ class Split:
 def first_lines(keys: Iterable[str]) -> np.ndarray:
     """Return ``[lines]`` bool, True for a key that no earlier line has."""
     seen: set[str] = set()
-    marks = []
-    for key in keys:
-        marks.append(key not in seen)
-        seen.add(key)
-    return np.array(marks, dtype=bool)
+    return np.array([not (key in seen or seen.add(key)) for key in keys], dtype=bool)
 
 
 def read_report(folder: Folder) -> dict[str, Any]:
@@ -353,23 +351,25 @@ def _check_record(record: Record, kind: Kind, where: str) -> None:
         if name not in record:
             raise UserError(f"{where}: must have the field `{name}`, but has not.")
     for name, value in record.items():
-        expected = _FIELDS.get(name)
-        if expected is None:
-            continue
-        if expected is _TEXT:
-            is_right = isinstance(value, str)
+        if name in _TEXTS or (name == "tokens" and kind is not VISUAL_STORIES):
+            length = _length_of(name, record, kind)
+            expected = "a list of texts" if length is None else f"a list of {length} texts"
+            is_right = type(value) is list and set(map(type, value)) <= {str}
+            is_right = is_right and length in (None, len(value))
         else:
-            is_right = isinstance(value, list) and all(isinstance(x, str) for x in value)
-            is_right = is_right and (expected is _TEXTS or len(value) == NUM_IMAGES)
+            expected = "text"
+            is_right = type(value) is str or name not in _TEXT
         if not is_right:
             raise UserError(f"{where}: `{name}` must be {expected}, but is {str(value)[:80]!r}.")
-    count = len(record["captions"]) if kind is CAPTIONS else 1
-    for name in ("tags", "tokens"):
-        value = record.get(name)
-        if kind is CAPTIONS and isinstance(value, list) and len(value) != count:
-            raise UserError(
-                f"{where}: must have as many `{name}` as captions, {count}, but has {len(value)}."
-            )
+
+
+def _length_of(name: str, record: Record, kind: Kind) -> Optional[int]:
+    """Return the length that the list ``name`` of a record must have; None for any length."""
+    if name in ("images", "sentences"):
+        return NUM_IMAGES
+    if name in ("tags", "tokens"):
+        return len(record["captions"]) if kind is CAPTIONS else 2
+    return None
 
 
 def _get_key(record: Record, kind: Kind) -> Optional[str]:

@@ -192,7 +192,7 @@ class MultimodalCaptioningTask(MultimodalTask):
             **options,
         )
         logger.info(
-            f"{records.name}: {len(dataset)} lines of {int(records.first.sum())} items, features "
+            f"{records.name}: {len(dataset)} lines of {len(set(keys))} items, features "
             f"of dimension {self.feature_dim} from {features.path}"
         )
         return dataset

@@ -138,7 +138,8 @@ def test_imported_folder_needs_only_binarised_text(tmp_path):
         ('{"id": "x"}', ":2: must have the field `captions`"),
         ('{"captions": "x"}', ":2: `captions` must be a list of texts"),
         ('{"captions": ["x"], "id": 3}', ":2: `id` must be text"),
-        ('{"captions": ["x"], "tags": []}', ":2: must have as many `tags` as captions, 1"),
+        ('{"captions": ["x"], "tags": []}', ":2: `tags` must be a list of 1 texts"),
+        ('{"captions": ["x"], "tokens": "x"}', ":2: `tokens` must be a list of 1 texts"),
         ('{"captions": ["x"]}', ": all records must have an `id`"),
     ],
 )
