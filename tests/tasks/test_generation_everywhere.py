@@ -29,7 +29,7 @@ from toy_visual_stories import save_story_model, story_dictionary, write_story_s
 import fairseq_mm
 from fairseq_mm.cli.main import main
 from fairseq_mm.data.feature_store import FeatureStore
-from fairseq_mm.data.split_files import first_lines, read_visual_ids
+from fairseq_mm.data.records import open_split
 from fairseq_mm.errors import UserError
 from fairseq_mm.generation import defaults
 from fairseq_mm.tasks._generated_text import GeneratedTextScores
@@ -283,8 +283,8 @@ def inputs_of(case):
 
 def read_features(case):
     """First line -> key of each item of the split, and the store."""
-    ids = read_visual_ids(str(case.data / "valid.visual_ids"))
-    firsts = {i: ids[i] for i, first in enumerate(first_lines(ids)) if first}
+    split = open_split(case.data, "valid")
+    firsts = {i: split.keys[i] for i, first in enumerate(split.first) if first}
     return firsts, FeatureStore(str(case.data / "features.h5"))
 
 

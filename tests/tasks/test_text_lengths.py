@@ -6,6 +6,7 @@ import shutil
 import numpy as np
 import pytest
 import torch
+from fairseq.data.indexed_dataset import MMapIndexedDataset
 from toy_data import (
     make_captions_folder,
     make_videos_folder,
@@ -14,7 +15,7 @@ from toy_data import (
 )
 from toy_story_models import make_story_folder
 
-from fairseq_mm.data.binarised_split import find_split_text
+from fairseq_mm.data.records import open_split
 from fairseq_mm.errors import UserError
 
 SKIP = "--skip-invalid-size-inputs-valid-test"
@@ -86,8 +87,9 @@ def generate(monkeypatch, capsys):
 
 
 def sizes(folder, *, is_source=False):
-    text = find_split_text(folder, "valid", is_source=is_source)
-    return np.array(text.lines.sizes)  # the file is mapped as long as the text is open
+    split = open_split(folder, "valid")
+    base = split.base(split.sides[0 if is_source else -1] if split.sides else None)
+    return np.array(MMapIndexedDataset(str(base)).sizes)
 
 
 @pytest.mark.parametrize("task", SHORT)
