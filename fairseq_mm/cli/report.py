@@ -8,12 +8,9 @@
 The page has the scores of --metrics, the images or videos with their texts, which
 can be sorted by a score, and the command.
 
---hypotheses is a file in any format that `fairseq-mm score --data` accepts, and
-its texts are assigned to the references in the same way. For several systems,
-which must have texts of the same items, the page has the differences of the
-scores from the first system, with 95 % intervals of a paired bootstrap. --scores
-takes files that `fairseq-mm score --per-item` wrote, or any JSON lines with "id"
-and numbers.
+--hypotheses is a file that `fairseq-mm score --data` accepts. Several systems must have
+texts of the same items. --scores takes files of `fairseq-mm score --per-item`, or any
+JSON lines with "id" and numbers.
 """
 
 import argparse
@@ -80,28 +77,14 @@ ARGUMENTS: Rows = {
 }
 
 
-class Difference(NamedTuple):
-    """Score of a system minus the score of the first system."""
-
-    value: float  # the difference
-    # ends of the 95 % confidence interval; None if the score has no interval
-    interval: Optional[tuple[float, float]] = None
-    p: Optional[float] = None  # two-sided p-value; None if the score has no interval
-
-    @property
-    def is_clear(self) -> bool:
-        """Return True if the interval does not contain 0."""
-        return self.interval is not None and not self.interval[0] <= 0 <= self.interval[1]
-
-
 class ScoreLine(NamedTuple):
     """Values of one score, such as BLEU-4, for all systems."""
 
-    name: str  # name of the score, such as ``bleu4``
+    name: str
     values: Sequence[Optional[float]]  # score of each system; None for a missing score
-    # for each system after the first, its difference from the first; None if missing
-    differences: Sequence[Optional[Difference]] = ()
-    signature: str = ""  # string that says how the score was computed
+    # for each system after the first, the record of :func:`.score.compare`; None if missing
+    differences: Sequence[Optional[Mapping[str, Any]]] = ()
+    signature: str = ""
     note: str = ""  # remark, or the reason why the score is missing
 
 
@@ -162,7 +145,7 @@ def run(args: argparse.Namespace) -> None:
     total = len(references.texts)
     note = f"The first {len(items):,} of {total:,} items." if len(items) < total else ""
     sections.append(gallery_section(items, heading="Items", note=note, sortable=True))
-    sections.append(card_section(args, systems, references))
+    sections.append(card_section(systems, references))
     title = args.title or f"{args.data.resolve().name}, {args.split}"
     subtitle = f"{len(systems[0].texts):,} of {total:,} items have a hypothesis"
     write_page(args.output, render_page(title, sections, subtitle=subtitle))
@@ -232,16 +215,14 @@ def compute_scores(
     lines = []
     for rows in zip(*tables):
         name = rows[0].name
-        entries: list[Any] = [entries.get(name) for entries in compared]
-        differences = [
-            x and Difference(x["difference"], x.get("interval"), x.get("p")) for x in entries
-        ]
         # signatures differ if one system may write <unk> and another may not
         signature, note = (
             "; ".join(dict.fromkeys(filter(None, texts)))
             for texts in zip(*((row.signature, row.note) for row in rows))
         )
-        lines.append(ScoreLine(name, [row.value for row in rows], differences, signature, note))
+        differences = [entries.get(name) for entries in compared]
+        values = [row.value for row in rows]
+        lines.append(ScoreLine(name, values, differences, signature, note))
         for system, row in zip(systems, rows):
             for key, value in zip(ids, row.per_item or ()):
                 if value is not None:
@@ -252,21 +233,12 @@ def compute_scores(
 def scores_section(
     lines: Sequence[ScoreLine], systems: Sequence[str], *, resampling: str = ""
 ) -> "Section":
-    """Return the page section with all scores; their signatures are hidden until a click.
-
-    ``resampling`` is the sentence that says how the intervals were computed.
-    """
+    """Return the page section with all scores; ``resampling`` says how intervals were computed."""
     from fairseq_mm.metrics.score_rows import format_figure
     from fairseq_mm.report.html_page import section
 
-    return section(
-        "Scores",
-        "system_scores.html",
-        lines=lines,
-        systems=systems,
-        resampling=resampling,
-        number=format_figure,
-    )
+    values = {"lines": lines, "systems": systems, "number": format_figure}
+    return section("Scores", "system_scores.html", resampling=resampling, **values)
 
 
 def read_scores(paths: Sequence[Path], system: System, references: "References") -> None:
@@ -289,9 +261,7 @@ def read_scores(paths: Sequence[Path], system: System, references: "References")
             system.scores.setdefault(key, {}).update(numbers)
 
 
-def card_section(
-    args: argparse.Namespace, systems: Sequence[System], references: "References"
-) -> "Section":
+def card_section(systems: Sequence[System], references: "References") -> "Section":
     """Return the section about the run: command, hashes of files, decoding settings, versions."""
     from fairseq_mm.metrics.result_card import result_card
     from fairseq_mm.report.html_page import section
@@ -300,7 +270,6 @@ def card_section(
         f"hypotheses {system.name}".rstrip(): system.path for system in systems
     }
     files["references"] = references.path
-    files["dictionary"] = references.split.dictionary_path()
     command = shlex.join(["fairseq-mm", *sys.argv[1:]])
     # several files may have different decoding settings
     single = systems[0].path if len(systems) == 1 else None
@@ -309,11 +278,7 @@ def card_section(
     for role in ("checkpoints", "stores"):
         entries += [(role, entry) for entry in card.get(role, ())]
     rows = [("command", command), ("created", str(card["created"]))]
-    for role, entry in entries:
-        facts = f", {entry['bytes']:,} bytes" if "bytes" in entry else f" ({entry['missing']})"
-        # files above a limit have no digest
-        digest = f", sha256 {entry['sha256'][:16]}" if "sha256" in entry else ""
-        rows.append((role, f"{entry['path']}{facts}{digest}"))
+    rows += [(role, ", ".join(f"{k} {v}" for k, v in entry.items())) for role, entry in entries]
     if "decoding" in card:
         rows.append(("decoding", json.dumps(card["decoding"], ensure_ascii=False)))
     rows.append(("versions", ", ".join(f"{k} {v}" for k, v in card["versions"].items())))

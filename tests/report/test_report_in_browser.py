@@ -5,7 +5,7 @@ import json
 import pytest
 from browser import Page
 
-from fairseq_mm.cli.report import Difference, ScoreLine, scores_section
+from fairseq_mm.cli.report import ScoreLine, scores_section
 from fairseq_mm.report.html_page import Section, render_page
 from fairseq_mm.report.item_gallery import Item, ItemText, gallery_section
 
@@ -25,7 +25,14 @@ def path(tmp_path_factory):
             for name, score in zip(("one", "two"), scores)
         ]
         items.append(Item(f"{n}.jpg", texts, {f"{n}.jpg": PIXEL}, {}, ["a long reference " * 4]))
-    lines = [ScoreLine("cider", [0.5, 0.4], [Difference(-0.1, (-0.2, 0.05), 0.2)], "cider|" * 40)]
+    lines = [
+        ScoreLine(
+            "cider",
+            [0.5, 0.4],
+            [{"difference": -0.1, "interval": (-0.2, 0.05), "p": 0.2}],
+            "cider|" * 40,
+        )
+    ]
     sections = [
         scores_section(lines, ["one", "two"]),
         gallery_section(items, heading="Items", sortable=True),
