@@ -300,13 +300,8 @@ def _open_split(args: argparse.Namespace) -> Optional[Split]:
 
 
 def split_metrics(text: str, known: Collection[str]) -> tuple[list[str], set[str]]:
-    """Return the metrics that ``--metrics`` names, and the names of all scores that it asks for:
-    ``bleu`` asks for bleu1 to bleu4, but ``bleu4`` only for bleu4.
-
-    Args:
-        text: Value of the option.
-        known: Names of the metrics that the command computes.
-    """
+    """Return the metrics of ``known`` that ``--metrics`` names, and the names of all scores that it
+    asks for: ``bleu`` asks for bleu1 to bleu4, but ``bleu4`` only for bleu4."""
     figures_of = {name: names_of_figures(name, METRICS) for name in known}
     # a name of a metric may be a score of another one, too: rouge_l
     owners = {x: name for name, figures in figures_of.items() for x in figures if x not in known}

@@ -65,17 +65,11 @@ def video_gain(
 def share_interval(
     system: np.ndarray, text_only: np.ndarray, baseline: np.ndarray, *, samples: int, seed: int
 ) -> Optional[tuple[float, float]]:
-    """Compute the 95 % bootstrap interval of the video's share, see :func:`video_gain`.
+    """Compute the 95 % bootstrap interval of the video's share, see :func:`video_gain`; None if the
+    system is not better than the baseline in one of the sampled corpora.
 
-    The result is None if the system is not better than the baseline in one of the sampled corpora.
-
-    Args:
-        system: ``[items, metrics]`` scores of the system for each summary.
-        text_only: ``[items, metrics]`` scores of the system's text model.
-        baseline: ``[items, metrics]`` scores of the baseline, or ``[metrics]`` if only its corpus
-            scores are known, which then count as exact.
-        samples: Number of sampled corpora; each has the same summaries for all systems.
-        seed: Seed of the random numbers.
+    The scores of each summary are ``[items, metrics]``; the baseline's may be ``[metrics]``, corpus
+    scores that count as exact. Each sampled corpus has the same summaries for all systems.
     """
     num_items, measures = system.shape
     # side by side, so that one resampling selects the same items for all three

@@ -277,13 +277,8 @@ def read_without_references(path: str, split: Optional[Split]) -> JoinedTexts:
 
 
 def constant_texts(text: str, data: Optional[str], items: Sequence[str]) -> JoinedTexts:
-    """Return the texts of an imaginary system that generates the same text for every item.
-
-    Args:
-        text: The text, or ``MOST_FREQUENT`` for the most frequent text of the training split.
-        data: Path of the data folder; None without a data folder.
-        items: Ids of the items.
-    """
+    """Return the texts of an imaginary system that generates the same text for every item; the text
+    ``MOST_FREQUENT`` stands for the most frequent text of the training split of ``data``."""
     if text == MOST_FREQUENT:
         if data is None:
             raise UserError("--constant without TEXT: needs --data.")
@@ -319,12 +314,8 @@ def without_separators(text: str) -> str:
 def get_sources(
     split: Split, ids: Sequence[str], tokenize: Callable[[str], list[str]]
 ) -> Optional[list[Optional[list[str]]]]:
-    """Tokenize the transcripts of the videos ``ids``.
-
-    Returns:
-        Tokens of each video's transcript; None for a video without a transcript, or with the text
-        "transcript not available". None instead of the list if the split has no transcripts.
-    """
+    """Return the tokens of the transcript of each video of ``ids``; None for a video without a
+    transcript, or with the text "transcript not available". None if no video has a transcript."""
     by_id = dict(zip(split.items, split.field("transcript")))
     if not any(by_id.values()):
         return None
@@ -346,12 +337,8 @@ def restored(text: str, oov_words: Optional[Sequence[str]]) -> str:
 def check_generated_for(
     path: str, output: Optional[GeneratedOutput], split: Split
 ) -> Optional[str]:
-    """Compare the ``T-`` or ``S-`` lines of fairseq-generate's output with a split.
-
-    Returns:
-        Reason why the lines could not be compared; None if they have been compared, or if
-        ``output`` is None.
-    """
+    """Compare the ``T-`` or ``S-`` lines of fairseq-generate's output with a split; return the
+    reason if they could not be compared."""
     if output is None:
         return None
     printed = output.targets or output.sources

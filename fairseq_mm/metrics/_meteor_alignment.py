@@ -239,10 +239,7 @@ def _paraphrases(text: Text, other: Text) -> Iterator[tuple[int, int, int, int]]
 
 def _find_fixed(matches: Sequence[Sequence[StageMatch]], num_words: int) -> Optional[list[bool]]:
     """Return, for each word of the reference, True if it has a single match that overlaps with no
-    other match; return None if all matches are of this kind.
-
-    ``num_words`` is the number of the hypothesis's words.
-    """
+    other match; return None if all matches are of this kind."""
     # number of matches that contain a word
     in_hypothesis, in_reference = [0] * num_words, [0] * len(matches)
     for position, found in enumerate(matches):
@@ -278,12 +275,8 @@ def _search(
 ) -> list[tuple[int, StageMatch]]:
     """Choose matches by a beam search like that of METEOR's official jar.
 
-    Args:
-        matches: For each word of the reference, the matches that begin with it.
-        fixed: For each word of the reference, True if its only match is part of all alignments.
-
-    Returns:
-        Pairs of a match's first word in the reference and the match, sorted by the first word.
+    ``matches`` begin at each word of the reference; ``fixed`` words have a single match, which is part
+    of all alignments. Returns pairs of a match's first word in the reference and the match.
     """
     distances = sum(abs(j - match[0]) for j, found in enumerate(matches) for match in found)
     # The key is a sum of distances, with units for chunks and for words above it.
@@ -355,13 +348,8 @@ def _advance(
     fixed: Sequence[bool],
     chunk: int,
 ) -> tuple[list[_Path], int]:
-    """Extend all partial alignments by fixed matches and by words without matches.
-
-    A word whose match is fixed, or that has no match, leaves no choice. Stop at the next word with
-    several possible matches, or at ``last``. Covered words and distances are not updated, since
-    they are the same for all partial alignments. Return the alignments and the position of the
-    stop.
-    """
+    """Extend all partial alignments by fixed matches and by words without matches, which leave no
+    choice, up to a word with several possible matches or to ``last``."""
     # a gap ends the chunk of every alignment, a match the chunks that it does not continue
     continued = matches[position][0][0] if fixed[position] else -1
     first, end = position, -1

@@ -16,13 +16,8 @@ def resampled(sums: np.ndarray, statistic: Statistic, *, samples: int, seed: int
     """Compute the corpus scores ``[samples]`` of corpora that are sampled from the test items.
 
     Calls with equal seeds and numbers of items sample the same items, so that the scores of two
-    systems are paired.
-
-    Args:
-        sums: ``[items, statistics]`` statistics of each item.
-        statistic: Function from the statistics summed over a corpus to the corpus score.
-        samples: Number of sampled corpora.
-        seed: Seed of the random numbers.
+    systems are paired. ``sums`` are ``[items, statistics]``; ``statistic`` computes a corpus score from
+    their sum over a corpus.
     """
     generator = np.random.default_rng(seed)
     scores = []
@@ -40,11 +35,8 @@ def interval(figures: np.ndarray) -> tuple[float, float]:
 
 
 def p_value(differences: np.ndarray) -> float:
-    """Compute the two-sided p-value of the difference between the scores of two systems.
-
-    ``differences`` are the differences on resampled corpora. The p-value is twice the share of
-    positive or of negative differences, whichever is smaller.
-    """
+    """Compute the two-sided p-value of the differences between two systems on resampled corpora:
+    twice the share of positive or of negative differences, whichever is smaller."""
     smaller = int(min((differences <= 0).sum(), (differences >= 0).sum()))
     # the observed sample counts as well, so that p is never 0
     return min(1.0, 2 * (smaller + 1) / (len(differences) + 1))

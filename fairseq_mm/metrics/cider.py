@@ -28,12 +28,7 @@ def ngram_counts(tokens: Sequence[Hashable]) -> Counts:
 
 
 class InverseDocumentFrequencies:
-    """Squared weights of n-grams: the square of log(documents) - log(documents with the n-gram).
-
-    Args:
-        frequencies: Number of documents that contain each n-gram.
-        num_documents: Number of all documents.
-    """
+    """Squared weights of n-grams: the square of log(documents) - log(documents with the n-gram)."""
 
     def __init__(self, frequencies: Mapping[Ngram, int], num_documents: int) -> None:
         # The weight of an n-gram occurs only squared. An unseen n-gram counts as seen once.

@@ -1,13 +1,10 @@
 """Measures how often a story is likeliest under its own condition, which is a prompt or images.
 
-The measure for prompts is defined in Fan et al. 2018, section 5.5: "Stories are decoded under 10
-different prompts, 9 randomly sampled prompts and 1 true corresponding prompt, [...] We measure the
-percentage of cases where the true prompt is the most likely to generate the story." A single sample
-of 9 prompts per story is noisy, so several samples ("draws") are compared. The albums of visual
-stories are ranked in the same way: a model that ignores its images gives a story the same
-likelihood under every album.
-
-The caller scores only the necessary pairs of story and condition:
+Fan et al. 2018, section 5.5: "Stories are decoded under 10 different prompts, 9 randomly sampled
+prompts and 1 true corresponding prompt, [...] We measure the percentage of cases where the true
+prompt is the most likely to generate the story." A single sample of 9 prompts per story is noisy,
+so several samples ("draws") are compared. Albums of visual stories are ranked in the same way. The
+caller scores only the necessary pairs of story and condition:
 
     columns = condition_columns(prompts)                   # equal texts share a column
     distractors = draw_distractors(columns.true, len(columns.texts), draws=20, seed=1)
@@ -15,8 +12,7 @@ The caller scores only the necessary pairs of story and condition:
     scores = score_matrix(pairs, log_likelihoods, len(columns.true), len(columns.texts))
     result = rank_prompts(scores, columns.true, distractors)
 
-``len(columns.texts)`` must exceed the number of distractors. Log-likelihoods are sums over a
-story's tokens; only log-likelihoods of the same story are compared.
+Log-likelihoods are sums over a story's tokens; only those of the same story are compared.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -81,11 +77,8 @@ class AlbumRanking(NamedTuple):
 
 
 def condition_columns(texts: Iterable[str]) -> Columns:
-    """Find the distinct conditions among ``texts``, and number them as columns of a score matrix.
-
-    ``texts`` are the conditions of the stories, such as their prompts. Conditions that differ only
-    in white space are equal.
-    """
+    """Number the distinct conditions, such as prompts, as columns of a score matrix; conditions
+    that differ only in white space are equal."""
     # equal texts share a column: a prompt must not be a distractor of itself
     column_by_text: dict[str, int] = {}
     true = [
@@ -105,16 +98,15 @@ def draw_distractors(
 ) -> np.ndarray:
     """Sample, for each story and in each of several draws, other conditions (such as prompts).
 
-    Returns the columns ``[draws, stories, distractors]`` of the sampled conditions. Raise
-    ValueError if there are too few columns, or ``true`` has an invalid column.
+    Returns the columns ``[draws, stories, distractors]`` of the sampled conditions.
 
     Args:
         true: ``[stories]`` column of each story's own condition.
-        num_columns: Number of distinct conditions, which are sampled with equal probability.
+        num_columns: Number of distinct conditions, more than ``distractors``.
         draws: Number of samples per story.
         distractors: Number of conditions in a sample, all different.
         seed: Seed of the random numbers.
-        on_draw: Function without arguments, called after each draw to show progress.
+        on_draw: Function that is called after each draw, to show progress.
     """
     if num_columns <= distractors:
         raise ValueError(
@@ -137,15 +129,8 @@ def draw_distractors(
 
 
 def needed_pairs(true: np.ndarray, distractors: np.ndarray) -> np.ndarray:
-    """Return the pairs of a story and a condition whose scores the ranking needs, ``[pairs, 2]``.
-
-    A pair is the index of a story and a column of the score matrix. Each story is paired with its
-    own condition and with the conditions sampled for it. The pairs are sorted and distinct.
-
-    Args:
-        true: ``[stories]`` column of each story's own condition.
-        distractors: ``[draws, stories, distractors]`` columns of the sampled conditions.
-    """
+    """Return the sorted pairs ``[pairs, 2]`` of a story and a column whose scores the ranking
+    needs: each story with its own condition and with the conditions sampled for it."""
     draws, stories, _ = distractors.shape
     own = np.broadcast_to(true[:, None], (draws, stories, 1))
     columns = np.concatenate([own, distractors], axis=2)
@@ -171,10 +156,7 @@ def _gather_scores(
     scores: np.ndarray, true: np.ndarray, distractors: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return the scores of the stories under their own conditions, ``[stories, 1]``, and under the
-    sampled conditions, ``[draws, stories, distractors]``.
-
-    For the arguments see :func:`draw_credits`.
-    """
+    sampled conditions, ``[draws, stories, distractors]``."""
     rows = np.arange(len(true))[:, None]
     own = scores[rows, true[:, None]]
     others = scores[rows, distractors]
@@ -195,8 +177,7 @@ def draw_credits(scores: np.ndarray, true: np.ndarray, distractors: np.ndarray) 
 
     The credit is 1 if the story is likeliest under its own prompt, and 0 if it is likelier under
     another prompt. If n prompts including the own prompt tie as the likeliest, the credit is 1 / n,
-    the expectation of a guess among them. Raise ValueError, which names story and column, if the
-    score of a compared pair is NaN.
+    the expectation of a guess among them.
 
     Args:
         scores: ``[stories, columns]``, log-likelihood of each story under the prompt of each
@@ -217,12 +198,8 @@ def rank_prompts(
     samples: int = 2000,
     seed: int = 1,
 ) -> PromptRanking:
-    """Compute the prompt ranking accuracy of one system.
-
-    ``scores``, ``true`` and ``distractors`` are the arrays of :func:`draw_credits`; ``samples`` and
-    ``seed`` are the number and the seed of the bootstrap samples. Raise ValueError if there is no
-    story, or the score of a compared pair is missing.
-    """
+    """Compute the prompt ranking accuracy of one system; the arrays are those of
+    :func:`draw_credits`, ``samples`` and ``seed`` those of the bootstrap."""
     draws, stories, K = distractors.shape
     credit = draw_credits(scores, true, distractors)
     generator = np.random.default_rng(seed)
@@ -243,12 +220,9 @@ def rank_prompts(
 def candidate_ranks(
     scores: np.ndarray, true: np.ndarray, distractors: np.ndarray, *, tie: float = TIE
 ) -> np.ndarray:
-    """Compute the ranks ``[draws, stories]`` of the stories' own albums.
-
-    A rank is 1 + the number of sampled albums under which the story is at least as likely; a
-    log-likelihood that is lower by at most ``tie`` nats counts as equal. ``scores``, ``true`` and
-    ``distractors`` are the arrays of :func:`draw_credits`, for albums in place of prompts. Raise
-    ValueError, which names story and column, if the score of a compared pair is NaN.
+    """Compute the ranks ``[draws, stories]`` of the stories' own albums: 1 + the number of sampled
+    albums under which the story is at least as likely. A log-likelihood that is lower by at most
+    ``tie`` nats counts as equal. The arrays are those of :func:`draw_credits`.
     """
     own, others = _gather_scores(scores, true, distractors)
     return 1 + (others >= own - tie).sum(axis=2)
@@ -262,12 +236,8 @@ def rank_albums(
     samples: int = 2000,
     seed: int = 1,
 ) -> AlbumRanking:
-    """Rank each story's own album among the sampled albums, by one system's log-likelihoods.
-
-    The arguments are the same as in :func:`rank_prompts`, for albums in place of prompts. In a tie
-    the own album gets the worst rank. Confidence intervals are computed by resampling stories.
-    Raise ValueError if there is no story, or the score of a compared pair is missing.
-    """
+    """Rank each story's own album among the sampled albums, like :func:`rank_prompts`. In a tie the
+    own album gets the worst rank. Confidence intervals are computed by resampling stories."""
     stories, K = distractors.shape[1:]
     ranks = candidate_ranks(scores, true, distractors)
     figures = []

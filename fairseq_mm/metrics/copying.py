@@ -2,14 +2,12 @@
 
 Fan et al. 2018, section 7.1, report an "average longest common subsequence" of 8.9 words for 500
 stories of 150 words. Only contiguous runs can be that short: a true subsequence, which may skip
-words, shares most of a story's function words with any long text and is several times longer.
-Therefore the longest contiguous run is measured here.
+words, is several times longer. Therefore the longest contiguous run is measured here.
 
-The training text is read once, block by block. All n-grams of a block are hashed, and the hashes
-are compared with the hashes of the stories' n-grams. A hash is the difference of two values of a
-running sum, so that one pass over the block serves every n. For each story, n is one word more than
-the longest run found so far, since shorter runs cannot change the result. If hashes are equal, the
-words themselves are compared, so the result is exact.
+All n-grams of a block of training text are hashed, and the hashes are compared with those of the
+stories' n-grams. A hash is the difference of two values of a running sum, so that one pass over the
+block serves every n. For each story, n is one word more than the longest run found so far. If
+hashes are equal, the words themselves are compared, so the result is exact.
 """
 
 from collections.abc import Iterable, Sequence
@@ -46,11 +44,8 @@ class CopiedRun(NamedTuple):
 
 
 class _Ngrams(NamedTuple):
-    """Hashes of K n-grams of generated stories, sorted by hash.
-
-    The n-grams belong to the stories whose longest run found so far has n - 1 words. If the
-    training text has such an n-gram, the longest run of its story becomes longer.
-    """
+    """Hashes of K n-grams of generated stories, sorted by hash, of the stories whose longest run so
+    far has n - 1 words."""
 
     hashes: np.ndarray  # [K] uint64
     places: np.ndarray  # [K], index into the words of all stories
@@ -59,13 +54,8 @@ class _Ngrams(NamedTuple):
 
 
 class CopiedRuns:
-    """Search for the longest run of words that each generated story shares with training text.
-
-    The training text is read in blocks; only one block at a time is in memory.
-
-    Args:
-        stories: Words of each generated story.
-    """
+    """Search for the longest run of words that each generated story shares with training text, of
+    which one block at a time is in memory."""
 
     def __init__(self, stories: Sequence[Sequence[str]]) -> None:
         self._stories = [list(words) for words in stories]
@@ -96,10 +86,7 @@ class CopiedRuns:
     def read(self, lines: Iterable[str], path: str, *, block: int = BLOCK_CHARACTERS) -> None:
         """Search training stories, one a line, words separated by white space.
 
-        Args:
-            lines: The training stories.
-            path: Name of the file that the results name.
-            block: Number of characters that are searched at once.
+        ``path`` is the name that the results name; ``block`` characters are searched at once.
         """
         self._lines_read = 0
         size = min(_FIRST_BLOCK, block)
@@ -134,15 +121,7 @@ class CopiedRuns:
         self.words_read += len(numbers) - len(ends)
 
     def _match(self, block: np.ndarray, ends: np.ndarray, path: str) -> None:
-        """Search a block of training text for runs of words that it shares with generated stories.
-
-        A run is recorded if it is longer than the longest run found so far for its story.
-
-        Args:
-            block: Word ids (values of ``_word_numbers``) of training lines.
-            ends: Indices of the line ends in ``block``.
-            path: Path of the training file.
-        """
+        """Search a block of training text (word ids, and indices of line ends) for longer runs."""
         if not len(block):
             return
         sums = self._running_sums(block)
@@ -174,16 +153,8 @@ class CopiedRuns:
         """Compare n words of training lines with n words of stories that have the same hash.
 
         If the words are equal as well, the run of equal words is extended as far as possible, and
-        recorded as the story's longest run.
-
-        Args:
-            block: Word ids (values of ``_word_numbers``) of training lines.
-            ends: Indices of the line ends in ``block``.
-            path: Path of the training file.
-            n: Number of words that were hashed.
-            places: Indices in ``block`` at which n words have the hash of an n-gram of a story.
-            first: For each of ``places``, the index in ``_Ngrams`` of the first n-gram with the
-                same hash.
+        recorded as the story's longest run. ``places`` are the indices in ``block`` at which n words have
+        the hash of an n-gram of a story, ``first`` the index in ``_Ngrams`` of the first such n-gram.
         """
         ngrams = self._get_ngrams(n)
         seen: set[bytes] = set()
@@ -234,12 +205,8 @@ class CopiedRuns:
         return self._ngrams[n]
 
     def _running_sums(self, words: np.ndarray) -> np.ndarray:
-        """Return the cumulative sums of ``value * multiplier ** index`` over a sequence of words.
-
-        ``words`` has the word ids (values of ``_word_numbers``) of the sequence. ``value`` is the
-        random number of a word, ``index`` the position of the word in the sequence, and
-        ``multiplier`` a constant.
-        """
+        """Return the cumulative sums of ``value * multiplier ** index`` over word ids, where
+        ``value`` is the random number of a word and ``index`` its position."""
         W = len(words)
         if len(self._powers) < W + 1:
             self._powers = _powers(_MULTIPLIER, W + 1)
@@ -249,10 +216,7 @@ class CopiedRuns:
         return sums
 
     def _hashes(self, sums: np.ndarray, n: int) -> np.ndarray:
-        """Return an array with the hash of the n words that begin at each index of a sequence.
-
-        ``sums`` is the result of :meth:`_running_sums` for this sequence.
-        """
+        """Return the hash of the n words that begin at each index of a sequence of running sums."""
         W = len(sums) - 1
         # the inverse power makes the hash independent of the index
         hashes = (sums[n:] - sums[: W - n + 1]) * self._inverses[: W - n + 1]

@@ -50,12 +50,8 @@ def first_words_of(texts: Iterable[Tokens], length: int) -> list[list[str]]:
 
 
 def repeated_ngrams(tokens: Tokens, n: int) -> Optional[float]:
-    """Compute seq-rep-n: the share of a text's n-grams that repeat an earlier n-gram of the text.
-
-    Defined in section 3 of Welleck et al. 2020 (Neural Text Generation With Unlikelihood Training)
-    as ``1 - distinct n-grams / n-grams``. The result is 0 to 1; None if the text has fewer than n
-    words.
-    """
+    """Compute seq-rep-n, ``1 - distinct n-grams / n-grams`` of a text (Welleck et al. 2020, section
+    3); None if the text has fewer than n words."""
     return 1 - distinct_n([tokens], n) if len(tokens) >= n else None
 
 
@@ -89,11 +85,8 @@ def novel_ngram_counts(
 
 
 def repeated_share(sentences: Sequence[Tokens], n: int) -> Optional[float]:
-    """Compute the share of a sentence's n-grams that occur in earlier sentences of the story.
-
-    The result, 0 to 1, is the mean over the second and later sentences; sentences of fewer than n
-    tokens are ignored. The result is None if no sentence is left.
-    """
+    """Compute the share of a sentence's n-grams that occur in earlier sentences of the story: the
+    mean over the second and later sentences of n tokens or more; None if there is none."""
     seen: set[tuple[str, ...]] = set()
     shares = []
     for number, sentence in enumerate(sentences):
@@ -117,10 +110,7 @@ def repeated_sentences(sentences: Sequence[Tokens]) -> Optional[float]:
 
 
 def shared_between_stories(stories: Iterable[Sequence[Tokens]], n: int) -> float:
-    """Compute ``1 - distinct n-grams / n-grams`` over the sentences of all stories.
-
-    The result is 0 if no sentence has an n-gram. It grows with the amount of text: compare equal
-    numbers of stories.
-    """
+    """Compute ``1 - distinct n-grams / n-grams`` over the sentences of all stories. It grows with
+    the amount of text: compare equal numbers of stories."""
     sentences = [sentence for story in stories for sentence in story]
     return 1 - distinct_n(sentences, n) if any(len(s) >= n for s in sentences) else 0.0

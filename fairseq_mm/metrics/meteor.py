@@ -1,14 +1,9 @@
 """METEOR 1.5 for English (Denkowski and Lavie 2014), with the results of the official jar.
 
-Hypothesis and reference are aligned word by word (:mod:`._meteor_alignment`) in four stages: equal
-words, equal stems, synonyms, paraphrases. The score is the weighted harmonic mean of precision and
-recall, reduced by a penalty for fragmented alignments. Content words have another weight than
-function words, and each stage has a weight. Of several references, the reference with the highest
-score counts. The corpus score, which coco-caption calls METEOR, is computed from summed statistics
-and is not the mean of the scores of the single texts.
-
-The tables come from pycocoevalcap (:mod:`._meteor_tables`). Where Java is installed, the jar itself
-can be run instead, with ``jar=True``.
+Hypothesis and reference are aligned word by word (:mod:`._meteor_alignment`). The score is the
+weighted harmonic mean of precision and recall, reduced by a penalty for fragmented alignments. Of
+several references, the one with the highest score counts. The corpus score, which coco-caption
+calls METEOR, is computed from summed statistics and is not the mean of the scores of the texts.
 """
 
 import math
@@ -236,11 +231,8 @@ def meteor_sums(
     task: str = "rank",
     normalize: bool = True,
 ) -> tuple[list[float], np.ndarray]:
-    """Return the score of each hypothesis, and counts whose sums determine the score of a corpus.
-
-    :func:`meteor` explains the arguments and errors. The counts, ``[N, 21]`` for N hypotheses, are
-    integers; :func:`score_sums` computes a corpus score from their sums.
-    """
+    """Return the score of each of N hypotheses, and integer counts ``[N, 21]`` whose sums determine
+    the score of a corpus, see :func:`score_sums`."""
     _check(hypotheses, references, (task,))
     best = [item for (item,) in _best_statistics(hypotheses, references, (task,), normalize)]
     counts = np.zeros((len(best), 5 + 4 * len(STAGES)), dtype=np.int64)
@@ -314,14 +306,9 @@ def align(
 ) -> list[list[Match]]:
     """Align each hypothesis with its reference by METEOR (``-l en``, without ``-norm``).
 
-    The alignment is the same for all tasks. Each hypothesis and each reference is a list of tokens;
-    no token contains white space. Returns the matches of each pair, in the order of the reference's
-    words.
-
-    Args:
-        hypotheses: Tokens of each hypothesis.
-        references: Tokens of each reference.
-        jar: True to run the official jar instead, for a check; needs Java.
+    The alignment is the same for all tasks. Each text is a list of tokens without white space. Returns
+    the matches of each pair, in the order of the reference's words. With ``jar``, the official jar is
+    run instead, for a check.
     """
     if len(hypotheses) != len(references):
         raise ValueError("`hypotheses` and `references` must be equally many.")

@@ -2,12 +2,8 @@
 
 Defined in Mao et al. 2015, sections 7.2 (R@K, Med r) and 9.2 (the curve: recall against the
 percentage of retrieved candidates). Queries are images and candidates are sentences, or the other
-way round, with any number of true candidates per query. Scores, which may be likelihoods or
-similarities of embeddings, are computed in blocks of queries, so that no matrix of all queries and
-candidates is necessary.
-
-Ties count against the system: a false candidate with the score of a true one is placed before it,
-so that constant scores give the last rank and not the first.
+way round. Scores are computed in blocks of queries. Ties count against the system: a false
+candidate with the score of a true one is placed before it.
 """
 
 from collections.abc import Sequence
@@ -44,9 +40,6 @@ def true_ranks(
     block: int = 256,
 ) -> TrueRanks:
     """Compute the ranks of the true candidates of Q queries among C candidates.
-
-    Raise ValueError if a query has no true candidate, a score is NaN, a true candidate's score is
-    ``-inf``, or a block of scores has a wrong shape.
 
     Args:
         score_block: Function that maps ``(start, end)`` to the scores ``[end - start, C]`` of all
@@ -125,12 +118,8 @@ def summarize_ranks(ranks: TrueRanks) -> RankSummary:
 def chance_summary(num_true: np.ndarray, num_candidates: np.ndarray) -> RankSummary:
     """Compute the expected results for candidates in random order, the row "Random" of many papers.
 
-    The median rank is the smallest rank that the first true candidate reaches with a probability of
-    at least one half.
-
-    Args:
-        num_true: ``[queries]`` number of true candidates of each query.
-        num_candidates: ``[queries]`` number of all candidates of each query.
+    ``num_true`` and ``num_candidates``, ``[queries]``, count each query's candidates. The median rank
+    is the smallest rank that the first true candidate reaches with a probability of one half or more.
     """
     # queries with equal numbers have equal expectations: a split has few different pairs
     kinds, counts = np.unique(np.stack([num_true, num_candidates]), axis=1, return_counts=True)
@@ -155,11 +144,8 @@ def chance_summary(num_true: np.ndarray, num_candidates: np.ndarray) -> RankSumm
 
 
 def median_rank(first: np.ndarray) -> int:
-    """Compute the median of the ranks ``first``, rounded down if it lies between two ranks.
-
-    ``first`` has the rank of each query's first true candidate, ``[queries]``, from 1. The result
-    is the usual Med r of image-sentence retrieval, ``floor(median of ranks from 0) + 1``.
-    """
+    """Compute the usual Med r, ``floor(median of ranks from 0) + 1``, of the ranks ``[queries]`` of
+    each query's first true candidate."""
     return int(np.floor(np.median(first)))
 
 
@@ -170,12 +156,10 @@ def curve_percentages() -> np.ndarray:
 
 
 def recall_curve(ranks: TrueRanks, percentages: Optional[np.ndarray] = None) -> np.ndarray:
-    """Compute the recall, in percent, in the first p % of each query's list.
+    """Compute the recall ``[points]``, in percent, in the first p % of each query's list.
 
-    This is the curve of Mao et al. 2015, figure 4. The recall of a query is the share of its true
-    candidates that are in the first p % of its list; the curve is the mean over queries.
-    ``percentages`` are the values of p, ``[points]``, by default the points of
-    :func:`curve_percentages`. Returns ``[points]``.
+    Mao et al. 2015, figure 4. The recall of a query is the share of its true candidates that are in the
+    first p % of its list; the curve is the mean over queries. ``percentages`` are the values of p.
     """
     percentages = curve_percentages() if percentages is None else np.asarray(percentages)
     Q = len(ranks.num_candidates)

@@ -17,11 +17,8 @@ _LOG_CHARACTERS = 1 << 18
 
 
 def file_hash(path: str) -> dict[str, object]:
-    """Return a dict with the path, the size and the SHA-256 of a file.
-
-    For a file of more than 4 GiB, the SHA-256 is left out. For an unreadable file, the dict has the
-    path and the reason.
-    """
+    """Return a dict with the path, the size and the SHA-256 of a file; without the SHA-256 if it
+    has more than 4 GiB, with the reason if it cannot be read."""
     try:
         size = os.path.getsize(path)
         entry: dict[str, object] = {"path": path, "bytes": size}
@@ -64,11 +61,9 @@ def result_card(
 
     Args:
         command: Command line that computed the result.
-        files: Dict from the role of a file, such as ``references``, to its path; None for an unused
-            role.
-        generated: Path of the generated texts: output of fairseq-generate, whose log names decoding
-            settings, checkpoints and feature stores, or JSONL of fairseq-mm's commands. None if
-            no generated texts were scored.
+        files: Role of a file, such as ``references`` -> its path; None for an unused role.
+        generated: Path of the generated texts, whose head may name decoding settings, checkpoints
+            and feature stores.
     """
     versions = {"python": platform.python_version()}
     for package in ("fairseq-mm", *_PACKAGES):

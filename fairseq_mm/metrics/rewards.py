@@ -91,15 +91,11 @@ class Rewards:
 
 
 class RewardWorkers:
-    """Worker processes that compute rewards while the training process goes on.
+    """Worker processes that compute rewards while the training process goes on; with ``count`` 0, the
+    calling process computes them.
 
     A worker ends when its pipe is closed: by :meth:`close`, at the end of the program, or because
-    the training process has ended in any way. Workers ignore the interrupt of the keyboard, which
-    ends the training process.
-
-    Args:
-        rewards: Function that computes the rewards of a job.
-        count: Number of processes; 0 to compute the rewards in the calling process.
+    the training process has ended in any way. Workers ignore the interrupt of the keyboard.
     """
 
     def __init__(self, rewards: Rewards, count: int) -> None:

@@ -34,14 +34,9 @@ class PlotPoint(NamedTuple):
 
 
 def plot_section(points: Sequence[PlotPoint], variance_shares: Sequence[float]) -> Section:
-    """Return a page section with a plot of words as labelled dots and of images as thumbnails.
-
-    An image without a thumbnail is a dot whose label appears on hover.
-
-    Args:
-        points: Words and images.
-        variance_shares: Share of the vectors' variance along each of the two axes, 0 to 1.
-    """
+    """Return a page section with a plot of words as labelled dots and of images as thumbnails; an
+    image without a thumbnail is a dot whose label appears on hover. ``variance_shares`` are those
+    of the two axes, 0 to 1."""
 
     def plot(axes: Any) -> Titles:
         axes.axhline(0, color=COLORS["line"], zorder=0)

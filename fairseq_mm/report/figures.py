@@ -91,11 +91,8 @@ def draw(
 
 
 def _simplify(root: ElementTree.Element, colors: Mapping[str, str]) -> None:
-    """Remove namespaces and metadata from an SVG, and replace colours by CSS variables.
-
-    ``root`` is the ``<svg>`` element, which is changed in place. ``colors`` maps the name of a
-    variable to the colour that it replaces.
-    """
+    """Remove namespaces and metadata from an SVG, and replace colours by CSS variables, in
+    place."""
     # inside HTML, an SVG has no namespace prefixes: browsers would show nothing of <ns0:svg>
     for element in root.iter():
         element.tag = element.tag.rpartition("}")[2]
@@ -128,13 +125,8 @@ def recall_chart(
 ) -> str:
     """Draw recall against the percentage of retrieved candidates (Mao et al. 2015, Figure 4).
 
-    Args:
-        title: Text above the chart.
-        percentages: [n] percentages of retrieved candidates, 0 to 100.
-        curves: Dict from the name of a curve to its [n] recall in percent at these percentages.
-
-    Returns:
-        Content of an SVG file.
+    ``curves`` maps the name of a curve to its recall in percent at ``percentages``. Returns the content
+    of an SVG file.
     """
 
     def plot(axes: Any) -> None:

@@ -60,14 +60,8 @@ class Drawing(NamedTuple):
 
 
 def seen_box(identity: Mapping[str, Any], width: int, height: int) -> Box:
-    """Return the part of an image that an extractor reads.
-
-    Args:
-        identity: Attributes of a feature store that describe its extractor. If they have no
-            valid ``preprocessing``, the whole image is read.
-        width: Width of the image in pixels.
-        height: Height of the image in pixels.
-    """
+    """Return the part of an image (width and height in pixels) that an extractor with these
+    attributes of a feature store reads; the whole image if they have no valid ``preprocessing``."""
     try:
         preprocessing = Preprocessing.from_json(str(identity.get("preprocessing", "")))
     except UserError:  # the record of an imported store may be any text
@@ -119,14 +113,8 @@ class _Grid:
         return f"M{self.left:.0f} {self.top:.0f}V{bottom:.0f}H{right:.0f}V{self.top:.0f}Z"
 
     def arrows(self, position: int, targets: Sequence[int]) -> list[str]:
-        """Return the SVG paths of the arrows from a position to each target, in reversed order.
-
-        If a target is the position itself, its path is empty.
-
-        Args:
-            position: Index of the grid position at which the arrows start.
-            targets: Indices of the grid positions at which they end, the most similar first.
-        """
+        """Return the SVG paths of the arrows from a position to each target, the least similar
+        first; the path to the position itself is empty."""
         size = min(self.cell_width, self.cell_height)
         paths = []
         # the least similar first: SVG draws later paths over earlier ones
@@ -148,11 +136,8 @@ def _arrow(start: tuple[float, float], end: tuple[float, float], width: float) -
     head = min(3.2 * width, 0.6 * length)
 
     def at(distance: float, aside: float) -> str:
-        """Return the point ``distance`` along the arrow and ``aside`` to its side, as text of SVG.
-
-        The distance is counted from the start of the arrow; ``aside`` is negative on the other side
-        of the arrow.
-        """
+        """Return the point ``distance`` along the arrow and ``aside`` to its side, as text of
+        SVG."""
         x = start[0] + along[0] * distance - along[1] * aside
         y = start[1] + along[1] * distance + along[0] * aside
         return f"{x:.0f} {y:.0f}"

@@ -41,14 +41,8 @@ def plain_number(value: float) -> str:
 
 
 def section(heading: str, template: str, *scripts: str, **values: Any) -> Section:
-    """Build a section from a template.
-
-    Args:
-        heading: Plain text; empty for a section without a heading.
-        template: Name of the template file in ``templates/``, or its absolute path.
-        *scripts: Names of scripts in ``templates/`` that the section needs.
-        **values: Values of the template's variables, by name.
-    """
+    """Build a section from a template in ``templates/`` (or at an absolute path), with the names of
+    the scripts that it needs and the values of its variables."""
     return Section(heading, render(template, **values), scripts)
 
 
@@ -58,13 +52,7 @@ def render(template: str, **values: Any) -> str:
 
 
 def render_page(title: str, sections: Iterable[Section], *, subtitle: str = "") -> str:
-    """Return the HTML document with these sections.
-
-    Args:
-        title: Title of the page, plain text.
-        sections: Sections from top to bottom.
-        subtitle: Line under the title, plain text; empty for none.
-    """
+    """Return the HTML document with these sections, from top to bottom."""
     sections = list(sections)
     # each script once, in the order of the sections: dict.fromkeys keeps it
     scripts = dict.fromkeys(name for part in sections for name in part.scripts)

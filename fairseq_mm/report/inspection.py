@@ -60,15 +60,9 @@ def make_visual_story_section(
 ) -> Section:
     """Return the page section of a visual story.
 
-    Args:
-        story: Inspection of the story.
-        sentences: Words of each of the five sentences.
-        images: Five images; None for an image that is not shown.
-        names: Names of the images.
-        title: Title of the section, plain text; empty for no title.
-        shape: Rows and columns of the images' feature grids, on which arrows are drawn; None if
-            the model has no non-local block.
-        identity: Attributes of the feature store that describe the extractor.
+    ``sentences`` are the words of the five sentences, ``names`` the names of the images. Arrows are
+    drawn on feature grids of ``shape`` (rows and columns; None without a non-local block); ``identity``
+    are the attributes of the feature store that describe the extractor.
     """
     texts = [detokenize_story(list(words)).strip() for words in sentences]
     uris = [None if image is None else image.uri for image in images]
@@ -127,12 +121,7 @@ def make_video_section(
 ) -> Section:
     """Return the page section of a video: its texts, and heat maps of the attention to its frames.
 
-    Args:
-        attention: Attention that was recorded for the video.
-        transcript: Transcript of the video.
-        facts: Dict with ``transcript_available`` (True if the video has a transcript) and, if they
-            exist, ``reference`` (reference summary) and ``hypothesis`` (generated summary).
-        times: Times of the frames.
+    ``facts`` has ``transcript_available`` and, if they exist, ``reference`` and ``hypothesis``.
     """
     said = transcript if facts["transcript_available"] else "transcript not available"
     rows = [("transcript", said)]
@@ -158,11 +147,8 @@ def make_video_section(
 
 
 def gate_sections(result: Mapping[str, Any]) -> list[Section]:
-    """Return page sections about the forget gate scores of videos: histogram and tables.
-
-    Args:
-        result: JSON object that ``fairseq-mm inspect --gates`` writes to the file of ``--json``.
-    """
+    """Return page sections about the forget gate scores of videos: histogram and tables. ``result``
+    is the JSON object of ``fairseq-mm inspect --gates``."""
     edges, counts = result["histogram"]["edges"], result["histogram"]["counts"]
     available, apart = (
         Histogram(edges, counts[f"transcript {x}"]) for x in ("available", "not available")
@@ -190,15 +176,8 @@ class ShownWord(NamedTuple):
 
 
 def gates_section(words: Sequence[str], is_known: Sequence[bool], gates: np.ndarray) -> Section:
-    """Return a page section with two bars above each word: the values of the two fusion gates.
-
-    Figure 8 of Fan et al. 2018 shows the same values as two curves.
-
-    Args:
-        words: T words.
-        is_known: [T] False to underline the word, because the dictionary does not contain it.
-        gates: [2, T] mean values of the gates g1 and g2 at each word, 0 to 1.
-    """
+    """Return a page section with two bars above each of T words: the mean values ``[2, T]`` of the
+    fusion gates. Figure 8 of Fan et al. 2018 shows the same values as two curves."""
     # not from 0 to 1: means over channels differ little, and the bars would look alike
     low, high = float(gates.min()), float(gates.max())
     heights = 3 + (gates - low) / max(high - low, 1e-6) * _BAR_HEIGHT
@@ -217,13 +196,7 @@ def gates_section(words: Sequence[str], is_known: Sequence[bool], gates: np.ndar
 def likelihood_section(
     words: Sequence[str], is_known: Sequence[bool], log_probs: np.ndarray
 ) -> Section:
-    """Return a page section with the words on a background that is darker for less likely words.
-
-    Args:
-        words: T words.
-        is_known: [T] False to underline the word, because the dictionary does not contain it.
-        log_probs: [T] natural logarithms of the words' probabilities.
-    """
+    """Return a page section with the words on a background that is darker for less likely words."""
     bits = np.abs(log_probs) / np.log(2)  # abs: a probability of 1 would read as -0.0 bits
     strongest = max(float(bits.max()), 1e-6)
     shown = [
@@ -246,13 +219,7 @@ def _words(
 
 
 def prompt_section(words: Sequence[str], prompt: Sequence[str], weights: np.ndarray) -> Section:
-    """Return a page section with a heat map of the attention of a story's words to its prompt.
-
-    Args:
-        words: T words of the story.
-        prompt: S words of the story's prompt.
-        weights: [T, S] attention weights.
-    """
+    """Return a page section with a heat map ``[T, S]`` of a story's attention to its prompt."""
     strongest = max(float(weights.max()), 1e-9)
     # a table as wide as a story would need scrolling, and hide the words of the prompt on its left
     strips = [
@@ -269,12 +236,8 @@ def prompt_section(words: Sequence[str], prompt: Sequence[str], weights: np.ndar
 
 
 def histogram_section(available: Histogram, unavailable: Histogram) -> Section:
-    """Return a page section with a stacked histogram of forget gate scores, one score per video.
-
-    Args:
-        available: Histogram of the videos with a transcript.
-        unavailable: Histogram of the videos without a transcript, with the same bins.
-    """
+    """Return a page section with a stacked histogram of forget gate scores, one score per video: of
+    videos with a transcript, and of those without one in the same bins."""
     edges = available.edges
 
     def plot(axes: Any) -> Titles:
@@ -319,12 +282,6 @@ def histogram_section(available: Histogram, unavailable: Histogram) -> Section:
 def statistics_section(
     groups: Mapping[str, Mapping[str, float]], *, heading: str = "In figures"
 ) -> Section:
-    """Return a page section with a table of the statistics of forget gate scores.
-
-    Args:
-        groups: Dict from the name of a group of videos, or of a layer, to its statistics, see
-            :func:`fairseq_mm.metrics.gate_scores.gate_statistics`. Each is a row of the table.
-        heading: Heading of the section, plain text.
-    """
+    """Return a page section with a table of :func:`.gate_statistics`, a row per group or layer."""
     names = list(next(iter(groups.values())))
     return section(heading, "gate_statistics.html", names=names, groups=groups)

@@ -38,15 +38,8 @@ class Item(NamedTuple):
 def gallery_section(
     items: Sequence[Item], *, heading: str, note: str = "", sortable: bool = False
 ) -> Section:
-    """Return a page section with one card per item.
-
-    Args:
-        items: Items from top to bottom.
-        heading: Plain text above the section.
-        note: Plain text above the cards.
-        sortable: True for a bar that filters the cards by words, and sorts them by a score or by
-            the difference between the scores of two systems.
-    """
+    """Return a page section with one card per item; ``sortable`` adds a bar that filters the cards
+    by words, and sorts them by a score or by the difference between two systems."""
     scores = dict.fromkeys(x for item in items for text in item.texts for x in text.scores)
     systems = [text.system for text in items[0].texts] if items else []
     orders = [(name, i, None) for name in scores for i in range(len(systems))]

@@ -25,12 +25,8 @@ def thumbnail_uri(image: MediaFile, side: int) -> str:
 
 
 class Thumbnails:
-    """Thumbnails of the images in folders and archives, looked up by the id of the image.
-
-    Args:
-        inputs: Folders, image files and archives, as for ``fairseq-mm extract``.
-        side: Maximum length of the longer side in pixels.
-    """
+    """Thumbnails of the images in folders and archives, looked up by the id of the image; ``side``
+    is the maximum length of the longer side in pixels."""
 
     def __init__(self, inputs: list[str], side: int) -> None:
         self.side = side

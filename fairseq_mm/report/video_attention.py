@@ -32,19 +32,16 @@ def frames_section(
     sums_over_words: bool = False,
     video_shares: Optional[np.ndarray] = None,
 ) -> Section:
-    """Return a page section with a heat map: a column per frame, a row per word.
-
-    Above the map, bars show each frame's mean weight over the words.
+    """Return a page section with a heat map, a column per frame and a row per word, and bars of each
+    frame's mean weight.
 
     Args:
         words: W words.
         weights: [W, M] attention weights.
         times: Times of the M frames.
         is_known: [W] False to underline the word, because the dictionary does not contain it.
-        sums_over_words: True if the weights of each frame sum to 1; False if the weights of each
-            word sum to 1.
-        video_shares: [W] weight that the model gives to the video at each word; the transcript has
-            the rest up to 1. None for a model that does not weigh video and transcript.
+        sums_over_words: True if the weights of each frame sum to 1; False if those of each word do.
+        video_shares: [W] weight that the model gives to the video, not to the transcript.
     """
     W, M = weights.shape
     mean = weights.mean(axis=0)

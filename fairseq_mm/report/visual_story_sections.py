@@ -65,13 +65,8 @@ def images_section(
     *,
     image_padding_mask: Sequence[bool],
 ) -> Section:
-    """Return a page section with each word's attention to the images.
-
-    Args:
-        sentences: One sentence per image; each word has one weight per image.
-        images: N images; None for an image that is not shown.
-        image_padding_mask: [N] True for images that were missing in the model's input.
-    """
+    """Return a page section with each word's attention to the images, one sentence per image;
+    ``image_padding_mask`` is True for images that were missing in the model's input."""
     note = (
         "Per cent of a word's attention that an image gets, where the word is written (mean over "
         "heads, last layer). A blue frame marks the image of the sentence, dotted "
@@ -84,12 +79,7 @@ def images_section(
 def slices_section(
     sentences: Sequence[SentenceAttention], images: Sequence[Optional[EmbeddedImage]]
 ) -> Section:
-    """Return a page section with each word's attention to the slices of its image's vector.
-
-    Args:
-        sentences: One sentence per image; each word has one weight per slice.
-        images: One image per sentence; None for an image that is not shown.
-    """
+    """Return a page section with each word's attention to the slices of its image's vector."""
     note = (
         "Per cent of a word's attention that a slice of its image's vector gets. The first word of "
         "a sentence attends to all alike; dotted underlines mark words that are not in the "
@@ -139,11 +129,8 @@ def break_into_lines(words: Sequence[str]) -> list[range]:
 def story_section(
     title: str, images: Sequence[Optional[EmbeddedImage]], parts: Sequence[Section]
 ) -> Section:
-    """Join the sections ``parts`` of one visual story to one section with a title.
-
-    ``images`` are the images of the story, None for an image that is not shown. Their data is in
-    the section only once, although several parts show them.
-    """
+    """Join the parts of one visual story to one section, in which each image's data is only
+    once."""
     # a data URI is long: each image is in the page once, as a variable of the style sheet
     scripts = dict.fromkeys(name for part in parts for name in part.scripts)
     return section(title, "story_parts.html", *scripts, images=images, parts=parts)
