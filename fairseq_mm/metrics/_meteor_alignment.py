@@ -275,8 +275,8 @@ def _search(
 ) -> list[tuple[int, StageMatch]]:
     """Choose matches by a beam search like that of METEOR's official jar.
 
-    ``matches`` begin at each word of the reference; ``fixed`` words have a single match, which is part
-    of all alignments. Returns pairs of a match's first word in the reference and the match.
+    ``matches`` begin at each word of the reference; ``fixed`` words have a single match, which is
+    part of all alignments. Returns pairs of a match's first word in the reference and the match.
     """
     distances = sum(abs(j - match[0]) for j, found in enumerate(matches) for match in found)
     # The key is a sum of distances, with units for chunks and for words above it.

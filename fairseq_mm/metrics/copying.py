@@ -153,8 +153,9 @@ class CopiedRuns:
         """Compare n words of training lines with n words of stories that have the same hash.
 
         If the words are equal as well, the run of equal words is extended as far as possible, and
-        recorded as the story's longest run. ``places`` are the indices in ``block`` at which n words have
-        the hash of an n-gram of a story, ``first`` the index in ``_Ngrams`` of the first such n-gram.
+        recorded as the story's longest run. ``places`` are the indices in ``block`` at which n
+        words have the hash of an n-gram of a story, ``first`` the index in ``_Ngrams`` of the first
+        such n-gram.
         """
         ngrams = self._get_ngrams(n)
         seen: set[bytes] = set()

@@ -306,9 +306,9 @@ def align(
 ) -> list[list[Match]]:
     """Align each hypothesis with its reference by METEOR (``-l en``, without ``-norm``).
 
-    The alignment is the same for all tasks. Each text is a list of tokens without white space. Returns
-    the matches of each pair, in the order of the reference's words. With ``jar``, the official jar is
-    run instead, for a check.
+    The alignment is the same for all tasks. Each text is a list of tokens without white space.
+    Returns the matches of each pair, in the order of the reference's words. With ``jar``, the
+    official jar is run instead, for a check.
     """
     if len(hypotheses) != len(references):
         raise ValueError("`hypotheses` and `references` must be equally many.")

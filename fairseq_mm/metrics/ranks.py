@@ -118,8 +118,9 @@ def summarize_ranks(ranks: TrueRanks) -> RankSummary:
 def chance_summary(num_true: np.ndarray, num_candidates: np.ndarray) -> RankSummary:
     """Compute the expected results for candidates in random order, the row "Random" of many papers.
 
-    ``num_true`` and ``num_candidates``, ``[queries]``, count each query's candidates. The median rank
-    is the smallest rank that the first true candidate reaches with a probability of one half or more.
+    ``num_true`` and ``num_candidates``, ``[queries]``, count each query's candidates. The median
+    rank is the smallest rank that the first true candidate reaches with a probability of one half
+    or more.
     """
     # queries with equal numbers have equal expectations: a split has few different pairs
     kinds, counts = np.unique(np.stack([num_true, num_candidates]), axis=1, return_counts=True)
@@ -158,8 +159,9 @@ def curve_percentages() -> np.ndarray:
 def recall_curve(ranks: TrueRanks, percentages: Optional[np.ndarray] = None) -> np.ndarray:
     """Compute the recall ``[points]``, in percent, in the first p % of each query's list.
 
-    Mao et al. 2015, figure 4. The recall of a query is the share of its true candidates that are in the
-    first p % of its list; the curve is the mean over queries. ``percentages`` are the values of p.
+    Mao et al. 2015, figure 4. The recall of a query is the share of its true candidates that are in
+    the first p % of its list; the curve is the mean over queries. ``percentages`` are the values of
+    p.
     """
     percentages = curve_percentages() if percentages is None else np.asarray(percentages)
     Q = len(ranks.num_candidates)

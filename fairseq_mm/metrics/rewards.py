@@ -91,8 +91,9 @@ class Rewards:
 
 
 class RewardWorkers:
-    """Worker processes that compute rewards while the training process goes on; with ``count`` 0, the
-    calling process computes them.
+    """Worker processes that compute rewards while the training process goes on.
+
+    With ``count`` 0, the calling process computes them.
 
     A worker ends when its pipe is closed: by :meth:`close`, at the end of the program, or because
     the training process has ended in any way. Workers ignore the interrupt of the keyboard.

@@ -125,8 +125,8 @@ def recall_chart(
 ) -> str:
     """Draw recall against the percentage of retrieved candidates (Mao et al. 2015, Figure 4).
 
-    ``curves`` maps the name of a curve to its recall in percent at ``percentages``. Returns the content
-    of an SVG file.
+    ``curves`` maps the name of a curve to its recall in percent at ``percentages``. Returns the
+    content of an SVG file.
     """
 
     def plot(axes: Any) -> None:

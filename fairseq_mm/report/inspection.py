@@ -61,8 +61,8 @@ def make_visual_story_section(
     """Return the page section of a visual story.
 
     ``sentences`` are the words of the five sentences, ``names`` the names of the images. Arrows are
-    drawn on feature grids of ``shape`` (rows and columns; None without a non-local block); ``identity``
-    are the attributes of the feature store that describe the extractor.
+    drawn on feature grids of ``shape`` (rows and columns; None without a non-local block);
+    ``identity`` are the attributes of the feature store that describe the extractor.
     """
     texts = [detokenize_story(list(words)).strip() for words in sentences]
     uris = [None if image is None else image.uri for image in images]

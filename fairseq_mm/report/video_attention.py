@@ -32,8 +32,9 @@ def frames_section(
     sums_over_words: bool = False,
     video_shares: Optional[np.ndarray] = None,
 ) -> Section:
-    """Return a page section with a heat map, a column per frame and a row per word, and bars of each
-    frame's mean weight.
+    """Return a page section with a heat map, a column per frame and a row per word.
+
+    Above the map, bars show each frame's mean weight.
 
     Args:
         words: W words.

@@ -40,6 +40,7 @@ def data(tmp_path):
     training = [("d.jpg", ["two men ride a horse", "a cat"])]
     (folder / "train.jsonl").write_text(records("captions", training))
     (folder / "dict.txt").write_text("a 3\n")
+    (folder / "prepare.json").write_text('{"options": {"tokenizer": "words"}}')
     return folder
 
 

@@ -18,6 +18,7 @@ def data(tmp_path):
     folder.mkdir()
     lines = [json.dumps({"prompt": "write", "story": text}) + "\n" for text in TRAIN]
     (folder / "train.jsonl").write_text("".join(lines))
+    (folder / "prepare.json").write_text('{"options": {"tokenizer": "story"}}')
     return str(folder)
 
 

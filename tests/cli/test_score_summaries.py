@@ -31,6 +31,7 @@ def data(tmp_path):
     ]
     (folder / "valid.jsonl").write_text("".join(json.dumps(x) + "\n" for x in records))
     (folder / "dict.desc.txt").write_text("a 3\n")
+    (folder / "prepare.json").write_text('{"options": {"tokenizer": "none"}}')
     return folder
 
 

@@ -42,6 +42,7 @@ def data(tmp_path):
         for i in range(6)
     ]
     (folder / "valid.jsonl").write_text("".join(json.dumps(x) + "\n" for x in records))
+    (folder / "prepare.json").write_text('{"options": {"tokenizer": "words"}}')
     return folder
 
 
