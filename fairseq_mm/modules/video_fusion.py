@@ -155,6 +155,16 @@ class VideoFusion(nn.Module):
         output = self.norm(text + self.dropout(fused))
         return output if self.mix is None else text + self.mix * (output - text)
 
+    def upgrade_state_dict_named(self, state_dict: dict[str, Tensor], name: str) -> None:
+        """Add ``attention_out_proj``, as the identity, to weights of version 0.1, which lack it."""
+        weight = f"{name}.attention_out_proj.weight"
+        values = state_dict.get(f"{name}.value_proj.weight")
+        if self.attention_out_proj is None or values is None or weight in state_dict:
+            return
+        identity = torch.eye(len(values), dtype=values.dtype, device=values.device)
+        state_dict[weight] = identity
+        state_dict[f"{name}.attention_out_proj.bias"] = torch.zeros_like(identity[0])
+
     def _read(
         self,
         text: Tensor,
