@@ -65,6 +65,7 @@ class GeneratesText:
 
     Attributes:
         command: Subcommand of ``fairseq-mm`` that generates with the task's models.
+        kind: Name of the kind of the task's models, such as ``captions``.
         text_names: Name of a generated text, singular and plural.
         input_names: Name of an input, singular and plural.
         input_kind: Kind of the inputs: ``images``, ``videos`` or ``prompts``.
@@ -81,7 +82,8 @@ class GeneratesText:
             vocabulary, extractor and feature dimension.
     """
 
-    command: str
+    command: str = "generate"
+    kind: str = ""
     text_names: tuple[str, str] = ("text", "texts")
     input_names: tuple[str, str] = ("input", "inputs")
     input_kind: Optional[str] = None
@@ -117,6 +119,15 @@ class GeneratesText:
             if parser.get_default(name) is not None
         }
         parser.set_defaults(**known)
+
+    @classmethod
+    def read_vocabulary(cls, folder: str, cfg: Any) -> Optional[dict[str, Any]]:
+        """Return the dictionaries ``words`` and ``source_words``, and the ``subwords``, of a data
+        folder, for checkpoints of fairseq's own models; None if the task has no such models.
+
+        ``cfg`` is the config of the training's task.
+        """
+        return None
 
     @classmethod
     def check_ensemble_states(

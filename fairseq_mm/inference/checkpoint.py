@@ -7,7 +7,6 @@ checkpoints of fairseq's own models, the argument ``data`` names the data folder
 
 import copy
 import os
-import pathlib
 from argparse import Namespace
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -24,10 +23,7 @@ from fairseq_mm.compat import float32_by_default
 from fairseq_mm.compat.image_network import check_has_no_network
 from fairseq_mm.compat.loading import named_failures
 from fairseq_mm.compat.model_folders import FOLDER_KEY, load_checkpoint
-from fairseq_mm.data.binarised_text import load_dictionary
 from fairseq_mm.data.feature_store import EXTRACTOR_NOTES
-from fairseq_mm.data.subwords import Subwords
-from fairseq_mm.data.transcript_text import SOURCE
 from fairseq_mm.errors import UserError
 from fairseq_mm.inference.checkpoint_files import (
     Path,
@@ -60,14 +56,11 @@ class LoadedModels:
     """One model, or the models of an ensemble, ready to generate.
 
     Args:
-        task: Task that generates with the models.
-        models: Models in evaluation mode.
         files: Path of each model's checkpoint.
         architectures: Name of each model's architecture (``--arch``).
         extractor: Attributes that identify the extractor of the training features; empty if the
             checkpoints do not record them.
         feature_dim: Dimension of the training features; 0 if the models read text only.
-        device: Device of the models.
     """
 
     task: Any
@@ -218,17 +211,10 @@ class Checkpoint:
         # unresolved, since an interpolation could read variables of the environment
         options = OmegaConf.to_container(common) if isinstance(common, DictConfig) else {}
         folder = options.get("user_dir")
-        # trainings with only this package record its own folder, wherever it was then
-        if isinstance(folder, str) and os.path.basename(os.path.normpath(folder)) != "fairseq_mm":
-            raise UserError(
-                f"{self.path}: --arch {self.arch} (--task {self.task_name}) is of a plugin that "
-                f"is not loaded; it was trained with --user-dir {folder!r}. Load the plugin first "
-                "(--user-dir DIR; in Python import it)."
-            )
-        name = f"--task {self.task_name}" if has_arch else f"--arch {self.arch}"
+        trained = f" It was trained with --user-dir {folder!r}." if isinstance(folder, str) else ""
         raise UserError(
-            f"{self.path}: {name} is not known to this version of fairseq_mm. Update it (pip "
-            "install -U fairseq-mm), or load the plugin that registers the name."
+            f"{self.path}: --arch {self.arch} (--task {self.task_name}) is not known: load its "
+            f"plugin (--user-dir DIR; in Python import it), or update fairseq_mm.{trained}"
         )
 
     @property
@@ -267,13 +253,9 @@ class Checkpoint:
 
     @property
     def kind(self) -> str:
-        """Kind of the model: ``captions``, ``vectors`` (of images and sentences), ``prompts``
-        (stories from prompts, or language models), ``albums`` (stories of image sequences) or
-        ``summaries``; empty for tasks of other packages."""
-        if self.command == "tell":
-            return "prompts" if self.input_kind == "prompts" else "albums"
-        kinds = {"rank": "vectors", "caption": "captions", "summarize": "summaries"}
-        return kinds.get(self.command, "")
+        """Kind of the model: ``vectors`` (of images and sentences), or the kind of its task, such
+        as ``captions``; empty for tasks of other packages."""
+        return "vectors" if self.is_embedding else self.task_class.kind if self.command else ""
 
     def check_embedding(self) -> None:
         """Check that the model embeds images and sentences."""
@@ -343,46 +325,24 @@ class Checkpoint:
                         f"{self.path}: was trained with another `{name}` than config.json says."
                     )
             return provenance
-        if self.input_kind == "prompts" and self.data is not None:
-            langs = [getattr(self.cfg.task, f"{x}_lang", None) for x in ("target", "source")]
-            # folders of language models have one dictionary without a language's name
-            files = [f"dict.{x}.txt" for x in langs] if all(langs) else ["dict.txt"]
-            words, *others = [
-                list_words(load_dictionary(os.path.join(self.data, file))) for file in files
-            ]
-            source = others[0] if others else None
-            return {"words": words, "source_words": source, "extractor": {}, "feature_dim": 0}
-        if self.input_kind == "videos" and self.data is not None:
-            words = list_words(load_dictionary(os.path.join(self.data, f"dict.{SOURCE}.txt")))
-            subwords = Subwords.load(pathlib.Path(self.data))
-            return {
-                "words": words,
-                "source_words": words,
-                "subwords": {**subwords.to_state(), "fingerprint": subwords.fingerprint},
-                "extractor": {},
-                "feature_dim": 0,
-            }
-        raise self._no_dictionary()
+        found = None
+        if self.data is not None:
+            found = self.task_class.read_vocabulary(str(self.data), self.cfg.task)
+        if found is None:
+            raise self._no_dictionary()
+        words = {k: list_words(x) for k, x in found.items() if isinstance(x, Dictionary)}
+        return {"extractor": {}, "feature_dim": 0, **found, **words}
 
     def _no_dictionary(self) -> UserError:
         kind = ARCH_MODEL_REGISTRY.get(self.arch) or MODEL_REGISTRY.get(self.arch)
-        if self.input_kind == "videos" and not self.has_provenance:
-            about = (
-                f" (--arch {self.arch}, one of fairseq's own models): give the data folder that it "
-                "was trained on (--data DIR; in Python data=...)."
-            )
+        about = "give the data folder that it was trained on (--data DIR; in Python data=...)"
         # a model of a user's package
-        elif kind is not None and kind.__module__.split(".")[0] not in ("fairseq", "fairseq_mm"):
-            about = (
-                f": build_model of --arch {self.arch} must end with "
-                "fairseq_mm.extension.attach_provenance(model, task); then train it again."
-            )
-        else:
-            about = (
-                f" (--arch {self.arch}, --task {self.task_name}): it is no model of fairseq_mm, or "
-                "of an earlier version: train it again."
-            )
-        return UserError(f"{self.path}: carries no dictionary{about}")
+        if kind is not None and kind.__module__.split(".")[0] not in ("fairseq", "fairseq_mm"):
+            about = "build_model must end with fairseq_mm.extension.attach_provenance(model, task)"
+        return UserError(
+            f"{self.path}: carries no dictionary (--arch {self.arch}, --task {self.task_name}): "
+            f"{about}."
+        )
 
     @property
     def words(self) -> list[str]:
@@ -417,31 +377,24 @@ class Checkpoint:
 
     def check_ensemble(self, other: "Checkpoint") -> None:
         """Check that this model and the model of ``other`` can be an ensemble."""
-        differences = []
-        if other.task_class is not self.task_class:
-            raise UserError(
-                f"{other.path}: was trained with --task {other.task_name}, but {self.path} with "
-                f"{self.task_name}: they are no ensemble."
-            )
         ours, theirs = self.provenance, other.provenance
-        for name, what in (("words", ""), ("source_words", " of the source text")):
-            if ours.get(name) != theirs.get(name):
-                differences.append(
-                    f"has another dictionary{what} than {self.path}: an ensemble needs one"
+        features = [
+            [x.get("feature_dim"), x.get("rows_per_image"), _without_notes(x["extractor"])]
+            for x in (ours, theirs)
+        ]
+        differences = {
+            "task": other.task_class is not self.task_class,
+            "dictionary": ours["words"] != theirs["words"],
+            "source dictionary": ours.get("source_words") != theirs.get("source_words"),
+            "subwords": not are_same_subwords(self.subwords, other.subwords),
+            "features": features[0] != features[1],
+        }
+        for name, is_other in differences.items():
+            if is_other:
+                raise UserError(
+                    f"{other.path}: was trained with other {name} than {self.path}: they are no "
+                    "ensemble."
                 )
-        if not are_same_subwords(self.subwords, other.subwords):
-            differences.append(f"was trained on other subwords than {self.path}")
-        for name in ("feature_dim", "rows_per_image", "extractor"):
-            values = [record.get(name) for record in (ours, theirs)]
-            if name == "extractor":
-                values = [{k: x[k] for k in x if k not in EXTRACTOR_NOTES} for x in values]
-            if values[0] != values[1]:
-                differences.append(
-                    f"was trained on other features than {self.path}: {name} is {values[1]} and "
-                    f"{values[0]}"
-                )
-        if differences:
-            raise UserError(f"{other.path}: {differences[0]}.")
         self.task_class.check_ensemble_states(self.path, self.state, other.path, other.state)
 
     def build(self, device: Optional[str] = None) -> LoadedModels:
@@ -450,21 +403,13 @@ class Checkpoint:
 
     def build_task(self) -> Any:
         """Build the task that generates with the model, without a data folder."""
-        if self.task_class is HierarchicalStoryTask and self.feature_dim:
-            raise UserError(
-                f"{self.path}: --arch {self.arch} reads images or videos, but was trained with "
-                f"--task {self.task_name}, which reads none."
-            )
         provenance = self.provenance
         # older checkpoints lack fields that were added later; the task has defaults for them
         fields = [name for name in self.task_class.provenance_fields if name in provenance]
         try:
             with named_failures(self.path):
                 if getattr(self.cfg.task, "add_bos_token", False):
-                    raise UserError(
-                        "was trained with --add-bos-token, so that texts begin with two symbols; "
-                        "train it without."
-                    )
+                    raise UserError("--add-bos-token is not supported.")
                 task = self.task_class.from_provenance(
                     provenance["words"],
                     provenance["extractor"],
@@ -583,6 +528,10 @@ def usable_device(name: Optional[str]) -> torch.device:
     except (RuntimeError, AssertionError) as error:
         # the further lines of PyTorch's message are advice for debugging kernels
         raise UserError(f"device {name}: {str(error).splitlines()[0]}") from None
+
+
+def _without_notes(extractor: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: x for name, x in extractor.items() if name not in EXTRACTOR_NOTES}
 
 
 def _unify_sections(cfg: Any) -> None:

@@ -68,14 +68,8 @@ def _begin_to_check(file: str) -> str:
 def checkpoint_files(
     path: Paths, *, revision: Optional[str] = None, token: Optional[str] = None
 ) -> list[str]:
-    """Return the file paths of one checkpoint, or of several checkpoints of an ensemble.
-
-    Args:
-        path: Checkpoint, in the forms of :func:`checkpoint_file`. Several are a list, or a string
-            joined by ``os.pathsep``.
-        revision: Branch, tag or commit of the models of the Hugging Face hub.
-        token: Access token of the hub.
-    """
+    """Return the file paths of one checkpoint, or of several (a list, or a string joined by
+    ``os.pathsep``), see :func:`checkpoint_file`."""
     names = _split(path)
     if not names:
         raise UserError("`path` must name at least one checkpoint, but is empty.")
@@ -91,16 +85,8 @@ def _split(path: Paths) -> list[str]:
 
 
 def download_checkpoints(path: Paths, *, token: Optional[str] = None) -> list[str]:
-    """Download those checkpoints that are models of the Hugging Face hub.
-
-    Args:
-        path: Checkpoint, or several, as for :func:`checkpoint_files`; other paths than names of
-            models of the hub are not checked.
-        token: Access token of the hub.
-
-    Returns:
-        The paths; the name of a model of the hub is replaced by the path of the downloaded file.
-    """
+    """Download those checkpoints that are models of the Hugging Face hub; return all paths, with
+    the path of the downloaded file in place of a name."""
     return [
         name
         if os.path.lexists(name) or parse_hub_name(name) is None
@@ -110,15 +96,8 @@ def download_checkpoints(path: Paths, *, token: Optional[str] = None) -> list[st
 
 
 def with_local_paths(path: str) -> str:
-    """Check that checkpoints exist; then download those that are on the Hugging Face hub.
-
-    Args:
-        path: Checkpoint, or several joined by ``os.pathsep``, in the forms of
-            :func:`checkpoint_file`.
-
-    Returns:
-        ``path``, in which names of models of the hub are replaced by paths of downloaded files.
-    """
+    """Check that checkpoints exist, and download those of the Hugging Face hub; return ``path``
+    with the paths of downloaded files in place of names."""
     names = path.split(os.pathsep)
     files = checkpoint_files(names)
     return os.pathsep.join(

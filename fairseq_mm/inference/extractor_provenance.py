@@ -108,12 +108,8 @@ def check_store_extractor(
     if not identity.get("extractor") or not attributes.get("extractor"):
         return
     if all(name in identity and name in attributes for name in IDENTITY):
-        check_same_extractor(
-            identity,
-            attributes,
-            recorded_by=f"the features that {file} was trained on",
-            given_by=path,
-        )
+        by = {"recorded_by": f"the features that {file} was trained on", "given_by": path}
+        check_same_extractor(identity, attributes, **by)
         return
     # an imported store may record only some of the fields, in any form
     for name in (*IDENTITY, WEIGHTS_DIGEST):

@@ -143,20 +143,21 @@ class Generator(Picklable):
             **options: Fields of :class:`.GenerationConfig` and constraints of the task.
         """
         config = GenerationConfig.of_task(self.task, preset, **options)
-        # the first step of a search has one candidate for each token but padding
-        most = len(self.dictionary) - 1
-        reason = "the size of the vocabulary"
-        limits = [(name, most, reason) for name in ("beam", "sampling_topk")]
-        reason = f"for which {self.files[0]} has positions"
-        names = [name for name in ("max_len_b", "min_len") if name in options]
-        limits += [(name, self.max_len, reason) for name in names]
-        # each word occurs once at most, so a text cannot have more tokens than there are words
+        positions = f"for which {self.files[0]} has positions"
+        limits = {
+            # the first step of a search has one candidate for each token but padding
+            "beam": (len(self.dictionary) - 1, "the size of the vocabulary"),
+            "sampling_topk": (len(self.dictionary) - 1, "the size of the vocabulary"),
+            **{x: (self.max_len, positions) for x in ("max_len_b", "min_len") if x in options},
+        }
         if config.no_repeat_ngram_size == 1:
+            # each token occurs once at most
             never = tokens_never_generated(self.dictionary, allow_unk=config.allow_unk)
-            others = len({*never, self.dictionary.pad(), self.dictionary.eos()})
-            reason = "the tokens of the vocabulary, where `no_repeat_ngram_size` is 1"
-            limits.append(("min_len", len(self.dictionary) - others, reason))
-        for name, limit, reason in limits:
+            count = len(self.dictionary) - len(
+                {*never, self.dictionary.pad(), self.dictionary.eos()}
+            )
+            limits["min_len"] = (count, "the tokens that may occur once")
+        for name, (limit, reason) in limits.items():
             if getattr(config, name) > limit:
                 raise UserError(
                     f"`{name}` must be at most {limit}, {reason}, but is {getattr(config, name)}."
@@ -215,39 +216,31 @@ class Generator(Picklable):
             inputs = self.missing_inputs(1 if n is None else n, config, batch_size=batch_size)
         elif n is not None:
             raise UserError("`n` is the number of texts without inputs, but there are inputs.")
-        inputs = [inputs] if single else _as_list("inputs", inputs, self.task.input_names[1])
+        inputs = [inputs] if single else self._list(inputs)
         examples = self._read(inputs, reading)
         generated = list(self.stream(examples, config, indices=indices, batch_size=batch_size))
         return generated[0] if single else generated
 
     def _read(self, inputs: Sequence[Any], reading: Optional[dict[str, Any]]) -> list[Example]:
-        """Convert all inputs to examples; raise UserError that names the first unreadable input.
-
-        ``reading`` maps the names of reading options to their values; None for no options.
-        """
+        """Convert inputs to examples; raise UserError that names the first unreadable input."""
         examples = []
-        reading = {} if reading is None else reading
-        for name, value in reading.items():
-            if name not in self.processor.reading_options:
-                known = ", ".join(self.processor.reading_options)
-                raise UserError(f"`reading` must have options of {known}, but has {name!r}.")
-            typed_option(name, value, self.processor.reading_options[name])
-        for position, example in enumerate(self.processor.examples(inputs, **reading)):
+        for position, example in enumerate(self.processor.examples(inputs, **(reading or {}))):
             if isinstance(example, UserError):
-                raise UserError(
-                    f"{self.processor.describe_input(inputs[position], position)}: {example}"
-                )
+                name = self.processor.describe_input(inputs[position], position)
+                raise UserError(f"{name}: {example}")
             examples.append(example)
         return examples
 
     def _size_of_batches(self, batch_size: Optional[int]) -> int:
-        """Return ``batch_size`` or, if it is None, the processor's default.
-
-        Raise UserError if it is no integer of 1 or more.
-        """
         if batch_size is None:
             return self.processor.batch_sizes[self.device.type != "cpu"]
         return positive_option("batch_size", batch_size)
+
+    def _list(self, inputs: Any) -> list[Any]:
+        if not isinstance(inputs, Iterable):
+            name = type(inputs).__name__
+            raise UserError(f"`inputs` must be {self.task.input_names[1]}, but is a {name}.")
+        return list(inputs)
 
     def sample(self, inputs: Any = None, **options: Any) -> Any:
         """Call :meth:`generate` with ``sampling=True``, like ``sample`` of fairseq's hub models."""
@@ -325,13 +318,11 @@ class Generator(Picklable):
         if indices is None:
             indices = range(count)
         elif not isinstance(indices, range):
-            listed = _as_list("indices", indices, "a list of integers")
-            indices = [typed_option("indices", index, int) for index in listed]
-        # fairseq's `id` is a tensor of int64
+            indices = [typed_option("indices", index, int) for index in indices]
         if len(indices) != count or not all(0 <= index < 2**63 for index in indices):
             raise UserError(
                 f"`indices` must be {count} integers of 0 or more and below 2**63, one for each "
-                f"input, but are {reprlib.repr(list(indices))} ({len(indices)})."
+                f"input, but are {reprlib.repr(list(indices))}."
             )
         generator = self._fairseq_generator(config, stream)
         waiting: dict[int, list[Hypothesis]] = {}
@@ -362,18 +353,8 @@ class Generator(Picklable):
         *,
         is_continuous: bool,
     ) -> Iterator[tuple[int, list[Hypothesis]]]:
-        """Generate the hypotheses of inputs, in smaller batches if memory is short.
-
-        Args:
-            config: Config of ``generator``.
-            inputs: Inputs that may share a batch.
-            limit: Size of the batches, which becomes smaller if memory is short.
-            watch: See :meth:`_generate`.
-            is_continuous: True if waiting inputs may join a running batch.
-
-        Yields:
-            Position of an input and its hypotheses, as soon as they are complete.
-        """
+        """Yield position and hypotheses of inputs as soon as they are complete, in smaller batches
+        if memory is short."""
         left = {x.position: x for x in inputs}
         while left:
             batch = list(left.values())
@@ -403,17 +384,8 @@ class Generator(Picklable):
     def _generate_continuously(
         self, generator: Any, config: GenerationConfig, inputs: Sequence[_Numbered], size: int
     ) -> Iterator[tuple[int, list[Hypothesis]]]:
-        """Generate the hypotheses of inputs in one batch, which waiting inputs join.
-
-        Args:
-            generator: Generator of fairseq for which ``can_join`` is True.
-            config: Config of ``generator``.
-            inputs: Inputs that may share a batch.
-            size: Maximum number of inputs in the batch.
-
-        Yields:
-            Position of an input and its hypotheses, in the order in which the texts end.
-        """
+        """Generate the hypotheses of inputs in one batch of at most ``size`` inputs, which waiting
+        inputs join; yield position and hypotheses in the order in which the texts end."""
         by_position = {x.position: x for x in inputs}
         batch: Optional[RunningBatch] = None
         following = 0
@@ -486,13 +458,8 @@ class Generator(Picklable):
         inputs: Sequence[_Numbered],
         watch: Optional[Callable[[Progress], None]],
     ) -> list[tuple[int, list[Hypothesis]]]:
-        """Generate the hypotheses of one batch; return position and hypotheses of each input.
-
-        Args:
-            config: Config of ``generator``.
-            watch: Function that is called before each step with the incomplete texts of the batch;
-                None for no calls.
-        """
+        """Return position and hypotheses of the inputs of one batch; call ``watch`` before each
+        step."""
         sample, prefix = self._collate(config, inputs)
         # `collate` sorts the batch by the length of its sources; `item` has the original places
         inputs = [inputs[place] for place in sample["item"].tolist()]
@@ -586,17 +553,7 @@ class Generator(Picklable):
 
     def decode(self, tokens: Iterable[int]) -> str:
         """Return the detokenized text of indices in the target dictionary."""
-        if isinstance(tokens, torch.Tensor):
-            tokens = tokens.tolist()
-        listed = _as_list("tokens", tokens, "a list of integers")
-        plain = [typed_option("tokens", token, int) for token in listed]
-        outside = [token for token in plain if not 0 <= token < len(self.dictionary)]
-        if outside:
-            raise UserError(
-                f"`tokens` must be from 0 to {len(self.dictionary) - 1}, the size of the "
-                f"vocabulary, but has {outside[0]}."
-            )
-        return self.processor.decode(torch.tensor(plain), Example()).text
+        return self.processor.decode(torch.tensor([*tokens]), Example()).text
 
     def score(
         self,
@@ -618,20 +575,12 @@ class Generator(Picklable):
             A :class:`.Hypothesis` for one text, a list of hypotheses for a list of texts.
         """
         single = isinstance(texts, str)
-        listed: list[str] = (
-            [texts]
-            if isinstance(texts, str)
-            else _as_list("texts", texts, "a text or a list of them")
-        )
+        listed = [texts] if isinstance(texts, str) else list(texts)
         if inputs is None:
             values: list[Any] = [None] * len(listed)
         else:
             inputs = _without_iterator(inputs)
-            values = (
-                [inputs]
-                if self.processor.is_single(inputs)
-                else _as_list("inputs", inputs, self.task.input_names[1])
-            )
+            values = [inputs] if self.processor.is_single(inputs) else self._list(inputs)
         if len(values) != len(listed):
             raise UserError(
                 f"`texts` and `inputs` must be as many, but are {len(listed)} and {len(values)}."
@@ -686,22 +635,6 @@ def _without_iterator(inputs: Any) -> Any:
     # an open file iterates over its lines, but is one input
     is_file = hasattr(inputs, "read")
     return list(inputs) if isinstance(inputs, Iterator) and not is_file else inputs
-
-
-def _as_list(name: str, values: Any, expected: str) -> list[Any]:
-    """Return the values of the argument ``name`` as a list. Raise UserError if it has none.
-
-    ``expected`` describes the valid values in the error message.
-    """
-    try:
-        # an array without dimensions has __iter__, but raises a TypeError
-        iterator = iter(values)
-    except TypeError:
-        shown = reprlib.repr(values)
-        raise UserError(
-            f"`{name}` must be {expected}, but is {shown} ({type(values).__name__})."
-        ) from None
-    return list(iterator)
 
 
 def build_processor(loaded: LoadedModels, options: dict[str, Any]) -> Processor:

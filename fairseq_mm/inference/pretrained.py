@@ -51,12 +51,11 @@ def from_checkpoints(
         raise UserError(f"{first.path}: `kind` must be {built!r}, but is {kind!r} instead.")
     weights = None if weights is None else os.fspath(weights)
     if first.is_embedding:
-        _refuse("an embedding model", prompt_model=prompt_model, embedding=embedding, data=data)
+        _refuse(first, prompt_model=prompt_model, embedding=embedding, data=data)
         if len(checkpoints) > 1:
             raise UserError("an embedding model must be one checkpoint, but `path` is several.")
         return Embedder(first.build(device), weights=weights)
     if has_structures:
-        _refuse("a captioning model", prompt_model=prompt_model)
         return load_structured_captioner(
             checkpoints,
             embedding=embedding,
@@ -68,12 +67,12 @@ def from_checkpoints(
     for checkpoint in checkpoints:
         checkpoint.check_generates_alone()
     loaded = build_models(checkpoints, device)
-    if data is not None and loaded.extractor:
-        _refuse("a model that carries its vocabulary", data=data)
+    if loaded.extractor:
+        _refuse(first, data=data)
     prompt_generator = None
     if prompt_model is not None:
-        if loaded.task.input_kind != "prompts":
-            _refuse(f"a model that reads {loaded.task.input_names[1]}", prompt_model=prompt_model)
+        if loaded.source_dictionary is None or loaded.feature_dim:
+            _refuse(first, prompt_model=prompt_model)
         prompt_generator = load_prompt_generator(prompt_model, device=device)
         _check_prompt_models(prompt_generator.loaded, loaded)
     # limits of texts come from the options of the checkpoint, too
@@ -83,14 +82,13 @@ def from_checkpoints(
         )
 
 
-def _refuse(kind: str, **arguments: Any) -> None:
-    """Raise UserError if a keyword argument is not None.
-
-    The message says that a ``kind`` of model, such as "an embedding model", has no such argument.
-    """
+def _refuse(checkpoint: Checkpoint, **arguments: Any) -> None:
+    """Raise UserError if a keyword argument, which the model does not use, is not None."""
     for name, value in arguments.items():
         if value is not None:
-            raise UserError(f"`{name}` is no option of {kind}, which `path` is.")
+            raise UserError(
+                f"`{name}` is no option of {checkpoint.path} (--arch {checkpoint.arch})."
+            )
 
 
 def load_prompt_generator(path: Paths, *, device: Optional[str] = None) -> Generator:
@@ -110,8 +108,7 @@ def _check_prompt_models(prompt_models: LoadedModels, models: LoadedModels) -> N
     The vocabulary of the prompt models must equal the source vocabulary of the story models.
     """
     file = models.files[0]
-    if models.source_dictionary is None:
-        raise UserError(f"{file}: is a language model, which needs no prompt model.")
+    assert models.source_dictionary is not None
     generated, read = list_words(prompt_models.dictionary), list_words(models.source_dictionary)
     if generated != read:
         raise UserError(

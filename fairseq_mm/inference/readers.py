@@ -75,10 +75,6 @@ class MediaReader:
         self.weights = weights
         self.device = loaded.device
 
-    def __repr__(self) -> str:
-        name = self.identity.get("extractor", "unknown features")
-        return f"{type(self).__name__}({os.pathsep.join(self.files)!r}: {name}, {self.device})"
-
     @cached_property
     def extractor(self) -> Extractor:
         """Extractor of the models' training features."""
@@ -261,17 +257,8 @@ class VideoReader(MediaReader):
         self.name = f"{loaded.files[0]} (--arch {loaded.architectures[0]})"
         self.reads_video = bool(loaded.task.reads_video)
         self.max_frames: int = loaded.task.max_frames
-        if weights is not None:
-            self.check_reads_video("`weights` (--weights)")
-
-    def check_reads_video(self, option: str) -> None:
-        """Check that the models read videos.
-
-        Args:
-            option: Name of the option that needs such models, for the message.
-        """
-        if not self.reads_video:
-            raise UserError(f"{option} is for models of videos, but {self.name} reads none.")
+        if weights is not None and not self.reads_video:
+            raise UserError(f"`weights` is for models of videos, but {self.name} reads none.")
 
     def _build_extractor(self) -> Extractor:
         # How2's features name their network, but record no weights file

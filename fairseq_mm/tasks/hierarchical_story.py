@@ -84,6 +84,7 @@ class HierarchicalStoryTask(GenerationTask):
     """
 
     command = "tell"
+    kind = "prompts"
     input_kind = "prompts"
     input_names = ("prompt", "prompts")
     text_names = ("story", "stories")
@@ -120,6 +121,14 @@ class HierarchicalStoryTask(GenerationTask):
             logger.info(f"{path}: {len(dictionary)} types")
             dictionaries.append(dictionary)
         return cls(cfg, *dictionaries)
+
+    @classmethod
+    def read_vocabulary(cls, folder: str, cfg: Any) -> dict[str, Any]:
+        languages = [getattr(cfg, f"{side}_lang", None) for side in ("target", "source")]
+        # folders of language models have one dictionary without a language's name
+        files = [f"dict.{x}.txt" for x in languages] if all(languages) else ["dict.txt"]
+        words = [load_dictionary(os.path.join(folder, file)) for file in files]
+        return dict(zip(("words", "source_words"), [*words, None]))
 
     @classmethod
     def from_provenance(

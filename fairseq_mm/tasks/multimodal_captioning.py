@@ -88,6 +88,7 @@ class MultimodalCaptioningTask(MultimodalTask):
     """Task of image captions."""
 
     command = "caption"
+    kind = "captions"
     input_kind = "images"
     input_names = ("image", "images")
     text_names = ("caption", "captions")

@@ -36,7 +36,7 @@ from fairseq_mm.data.record_cache import load_texts
 from fairseq_mm.data.records import Split
 from fairseq_mm.data.reward_text import RewardText
 from fairseq_mm.data.subwords import Subwords
-from fairseq_mm.data.transcript_text import TOKENIZERS, prepared_tokenizer
+from fairseq_mm.data.transcript_text import SOURCE, TOKENIZERS, prepared_tokenizer
 from fairseq_mm.data.truncation import CutLines, CutVideos, NoiseVideos, TensorLines
 from fairseq_mm.errors import UserError
 from fairseq_mm.generation.constraints import SourceOovSearch
@@ -157,6 +157,7 @@ class VideoSummarizationTask(MultimodalTask):
     """
 
     command = "summarize"
+    kind = "summaries"
     input_kind = "videos"
     input_names = ("video", "videos")
     text_names = ("summary", "summaries")
@@ -186,6 +187,13 @@ class VideoSummarizationTask(MultimodalTask):
         self.oov_words: dict[str, list[list[str]]] = {}
         self.tokenizer: Optional[str] = None
         self.nbest = 1  # number of hypotheses per line that fairseq-generate decodes
+
+    @classmethod
+    def read_vocabulary(cls, folder: str, cfg: Any) -> dict[str, Any]:
+        words = load_dictionary(os.path.join(folder, f"dict.{SOURCE}.txt"))
+        subwords = Subwords.load(folder)
+        state = {**subwords.to_state(), "fingerprint": subwords.fingerprint}
+        return {"words": words, "source_words": words, "subwords": state}
 
     @classmethod
     def from_folder(cls, cfg: VideoSummarizationConfig) -> "VideoSummarizationTask":

@@ -94,6 +94,7 @@ class VisualStorytellingTask(MultimodalCaptioningTask):
     """
 
     command = "tell"
+    kind = "albums"
     input_names = ("image sequence", "image sequences")
     text_names = ("story", "stories")
     side_names = ("source", "story")

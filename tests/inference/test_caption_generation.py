@@ -228,10 +228,10 @@ def test_an_ensemble_averages_probabilities(trained, captioner, changed, images)
 def test_an_ensemble_with_another_dictionary_is_refused(trained, changed):
     words = [*WORDS[:-1], "huge"]
     other = changed(provenance={"words": words})
-    with pytest.raises(UserError, match=r"has another dictionary than"):
+    with pytest.raises(UserError, match=r"was trained with other dictionary than"):
         from_pretrained([trained, other])
     other = changed(provenance={"extractor": {"extractor": "vgg16"}})
-    with pytest.raises(UserError, match=r"was trained on other features than .*: extractor is"):
+    with pytest.raises(UserError, match=r"was trained with other features than"):
         from_pretrained([trained, other])
 
 
@@ -346,7 +346,6 @@ def test_pillows_limit_is_put_back(captioner, images, monkeypatch):
             {"indices": [10**30, 3, 4, 5, 6]},
             r"`indices` must be 5 integers of 0 or more and below 2\*\*63",
         ),
-        ({"indices": np.array(3)}, r"`indices` must be a list of integers, but is array\(3\) \(nd"),
         (
             {"weights_dtype": "int4"},
             "`weights_dtype` must be one of float32, bfloat16, int8, but is",
@@ -372,8 +371,8 @@ def test_options_that_cannot_be_are_refused(captioner, images, options, message)
 WRONG_TYPES = [
     *(("beam", value) for value in (2.5, True, "3", None)),
     *(("sampling_topk", True), ("typical_p", "0.5"), ("temperature", np.nan), ("lenpen", "1")),
-    *(("allow_unk", 1), ("prefix", ["a"]), ("batch_size", 1.0), ("n", "1"), ("indices", 3)),
-    *(("indices", ["0"]), ("reading", {"pixels": 9}), ("preset", ["paper"])),
+    *(("allow_unk", 1), ("prefix", ["a"]), ("batch_size", 1.0), ("n", "1"), ("preset", ["paper"])),
+    ("indices", ["0"]),
 ]
 
 
@@ -406,12 +405,6 @@ def test_inputs_may_be_any_iterable(captioner, images):
     for inputs in (3, None, 2.5):
         with pytest.raises(UserError, match="images"):
             captioner.generate(inputs)
-    for call in (lambda: captioner.score(3), lambda: captioner.score([3], images[:1])):
-        with pytest.raises(UserError, match=r"`texts?` must be a"):
-            call()
-    for tokens in (3, ["a"], [99], [-1]):
-        with pytest.raises(UserError, match="`tokens` must be"):
-            captioner.decode(tokens)
 
 
 def test_a_generator_can_be_copied_and_pickled(trained, images, tmp_path):
@@ -522,10 +515,10 @@ def test_a_dictionary_that_is_not_the_weights_is_refused(changed, words, message
 def test_a_checkpoint_of_another_task_or_architecture_is_refused(trained, changed):
     cfg = torch.load(trained / "checkpoint_best.pt")["cfg"]
     path = changed(cfg={**cfg, "model": {**cfg["model"], "_name": "m_rnn_9"}})
-    with pytest.raises(UserError, match="--arch m_rnn_9 is not known to this version"):
+    with pytest.raises(UserError, match=r"--arch m_rnn_9 .* is not known"):
         from_pretrained(path)
     path = changed(cfg={**cfg, "task": {**cfg["task"], "_name": "translation"}})
-    with pytest.raises(UserError, match="trained with --task translation, which reads none"):
+    with pytest.raises(UserError, match="does not fit the task"):
         from_pretrained(path)
 
 

@@ -64,11 +64,11 @@ def test_checkpoints_that_do_not_fit_are_named(story, tmp_path):
     (tmp_path / "text.pt").write_text("no checkpoint")
     (tmp_path / "other.pt").write_text("garbage\n")
     for path, message in (
-        ([story, words], r"words\.pt: has another dictionary than"),
-        ([story, prompts], r"prompts\.pt: has another dictionary of the source text than "),
-        ([story, lm], r"lm\.pt: has another dictionary of the source text than "),
-        ([images, story], r"best\.pt: was trained with --task translation, but .*: they are no en"),
-        (bos, r"bos\.pt: was trained with --add-bos-token, so that texts begin with two symbols"),
+        ([story, words], r"words\.pt: was trained with other dictionary than"),
+        ([story, prompts], r"prompts\.pt: was trained with other source dictionary than "),
+        ([story, lm], r"lm\.pt: was trained with other source dictionary than "),
+        ([images, story], r"best\.pt: was trained with other task than .*: they are no en"),
+        (bos, r"bos\.pt: --add-bos-token is not supported"),
         (tmp_path / "foreign.pt", r"foreign\.pt: carries no dictionary \(--arch conv_story_tiny"),
         (tmp_path / "text.pt", r"text\.pt: cannot be loaded safely"),
         (tmp_path / "other.pt", r"other\.pt: cannot be loaded safely"),
@@ -111,7 +111,7 @@ def test_the_checkpoint_decides_what_is_loaded(story, tmp_path):
     with pytest.raises(UserError, match="`weights` is no option of models that read prompts"):
         fairseq_mm.from_pretrained(story, weights="vgg.pth", device="cpu")
     images = save_story_model(tmp_path / "images.pt")
-    with pytest.raises(UserError, match="`prompt_model` is no option of a model that reads image"):
+    with pytest.raises(UserError, match=r"`prompt_model` is no option of .*images\.pt"):
         fairseq_mm.from_pretrained(images, prompt_model=lm, device="cpu")
 
 
@@ -134,14 +134,10 @@ def test_a_checkpoint_of_a_plugin_that_is_not_loaded_is_refused(story, tmp_path,
     state = torch.load(story)
     state["cfg"]["model"]["_name"] = "their_arch"
     state["cfg"]["task"]["_name"] = "their_task"
-    loaded = r"--arch their_arch \(--task their_task\) is of a plugin that is not loaded; it was "
+    unknown = r"--arch their_arch \(--task their_task\) is not known: load its plugin"
     for folder, message in (
-        (
-            str(plugin),
-            rf"a\.pt: {loaded}trained with --user-dir '{plugin}'\. Load the plugin first",
-        ),
-        ("/anywhere/fairseq_mm", "--arch their_arch is not known to this version of fairseq_mm"),
-        (None, "--arch their_arch is not known to this version of fairseq_mm"),
+        (str(plugin), rf"a\.pt: {unknown}.* It was trained with --user-dir '{plugin}'\."),
+        (None, unknown),
     ):
         state["cfg"]["common"]["user_dir"] = folder
         torch.save(state, tmp_path / "a.pt")
@@ -150,18 +146,18 @@ def test_a_checkpoint_of_a_plugin_that_is_not_loaded_is_refused(story, tmp_path,
         assert "\n" not in str(caught.value)
     state["cfg"]["model"]["_name"] = "conv_story_tiny"
     torch.save(state, tmp_path / "a.pt")
-    with pytest.raises(UserError, match="--task their_task is not known"):
+    with pytest.raises(UserError, match=r"--task their_task\) is not known"):
         Checkpoint.open(tmp_path / "a.pt")
 
 
 def test_a_model_of_a_plugin_without_a_record_names_what_its_author_forgot(story, monkeypatch):
     checkpoint = Checkpoint.open(story)
     checkpoint.has_provenance = False
-    with pytest.raises(UserError, match=r"carries no dictionary .*it is no model of fairseq_mm"):
+    with pytest.raises(UserError, match=r"carries no dictionary .*: give the data folder"):
         checkpoint.build_task()
     theirs = type("TheirModel", (), {"__module__": "their_plugin.models"})
     monkeypatch.setitem(ARCH_MODEL_REGISTRY, checkpoint.arch, theirs)
-    message = r"build_model of --arch conv_story_tiny must end with .*attach_provenance"
+    message = r"build_model must end with .*attach_provenance"
     with pytest.raises(UserError, match=message):
         checkpoint.build_task()
 

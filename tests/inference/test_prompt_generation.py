@@ -76,8 +76,6 @@ def test_any_number_of_prompts_and_copies_of_the_model(model):
     for inputs in (3, b"You", [3], [None]):
         with pytest.raises(UserError):
             model.generate(inputs, **SHORT)
-    with pytest.raises(UserError, match="`truncate` must be True or False, but is 'yes'"):
-        model.generate(PROMPTS[0], reading={"truncate": "yes"}, **SHORT)
 
 
 def test_prompts_are_read_as_people_write_them(model):
@@ -281,7 +279,7 @@ def test_generated_prompts_end_where_the_story_model_has_no_more_positions(model
 def test_a_prompt_model_must_fit(files):
     for name, prompts, message in (
         ("story", "story", r"story\.pt: --arch conv_story_tiny reads an input, but a prompt model"),
-        ("stories", "prompts", r"stories\.pt: is a language model, which needs no prompt model"),
+        ("stories", "prompts", r"`prompt_model` is no option of .*stories\.pt"),
         (
             "story",
             "stories",

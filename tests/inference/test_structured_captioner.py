@@ -474,7 +474,7 @@ def test_the_default_dtype_changes_neither_vectors_nor_captions(trained, caption
 def test_a_model_of_part_of_speech_sequences_alone_generates_no_captions(trained):
     with pytest.raises(UserError, match=r"generates by part-of-speech sequences of training and"):
         fairseq_mm.from_pretrained(trained.decoder)
-    with pytest.raises(UserError, match="`embedding` is no option of an embedding model"):
+    with pytest.raises(UserError, match="`embedding` is no option of "):
         fairseq_mm.from_pretrained(trained.embedding, embedding=trained.embedding)
     with pytest.raises(UserError, match="must be a model that reads structures"):
         load_structured_captioner(

@@ -346,14 +346,14 @@ def test_weights_that_features_do_not_record_can_be_given(trained, tmp_path, vid
 def test_checkpoints_of_other_kinds_are_refused(trained, text, tmp_path):
     best = trained / "checkpoint_best.pt"
     of_text = text / "t5" / "checkpoint_best.pt"
-    with pytest.raises(UserError, match=r"`weights` \(--weights\) is for models of videos, but"):
+    with pytest.raises(UserError, match=r"`weights` is for models of videos, but"):
         fairseq_mm.from_pretrained(of_text, weights="any.pth")
     transcripts = fairseq_mm.from_pretrained(of_text)
     with pytest.raises(UserError, match=r"--arch t5_tiny reads no video: give `transcript` alone"):
         transcripts.generate([{"video": "a.mp4", "transcript": "a dog"}])
     with pytest.raises(UserError, match=r"^video 0: there is no transcript, and no video is read"):
         transcripts.generate([{"transcript": None}])
-    with pytest.raises(UserError, match="`prompt_model` is no option of a model that reads videos"):
+    with pytest.raises(UserError, match="`prompt_model` is no option of "):
         fairseq_mm.from_pretrained(best, prompt_model="any")
     with pytest.raises(UserError, match=r"carries no dictionary \(--arch transformer, .*--data"):
         fairseq_mm.from_pretrained(text / "transformer")
