@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Parts of speech of a prepared folder's captions: text/<split>.txt -> <split>.tags.
+"""Parts of speech of a prepared folder's captions: the field `tags` of its records.
 
-One line per caption, a universal tag for each of its tokens: structures for --arch sc_nlm. NLTK or
-spaCy does it where it is installed with a model of English (python -m nltk.downloader
+A text of tags per caption, a universal tag for each of its tokens: structures for --arch sc_nlm.
+NLTK or spaCy does it where it is installed with a model of English (python -m nltk.downloader
 averaged_perceptron_tagger_eng universal_tagset; python -m spacy download en_core_web_sm).
---tagger rules needs neither and is rougher. Any other tagger's file of this kind will do as well.
+--tagger rules needs neither and is rougher. Tags of any other tagger will do as well.
 """
 
 import argparse

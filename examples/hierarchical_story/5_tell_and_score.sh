@@ -6,7 +6,9 @@ set -euo pipefail
 if [ $# -lt 3 ]; then sed -n 2p "$0" >&2; exit 2; fi
 data=$1 out=$2 model=$3 split=${4:-valid}
 mkdir -p "$out"
-head -n "${STORIES:-500}" "$data/text/$split.wp_source" > "$out/prompts.txt"
+head -n "${STORIES:-500}" "$data/$split.jsonl" \
+    | python3 -c 'import json, sys; [print(*json.loads(x)["prompt"].split()) for x in sys.stdin]' \
+    > "$out/prompts.txt"
 
 fairseq-mm perplexity "$data" --checkpoint "$model" --split "$split" --tune-temperature \
     --json "$out/perplexity.json"

@@ -16,7 +16,8 @@ fi
 step prepare fairseq-mm prepare flickr8k "$1" --output "$data"
 extract() {
     local missing
-    missing=$(sort -u "$data"/*.visual_ids | comm -23 - <(find -L "$photos" -printf '%f\n' | sort))
+    missing=$(grep -ho '^{"id": "[^"]*' "$data"/*.jsonl | cut -d '"' -f 4 | sort -u \
+        | comm -23 - <(find -L "$photos" -printf '%f\n' | sort))
     if [ -n "$missing" ]; then
         missing="$(wc -l <<< "$missing"), such as ${missing%%$'\n'*}"
         echo "$photos: images of the release are missing: $missing." >&2

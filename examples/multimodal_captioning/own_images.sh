@@ -30,6 +30,7 @@ step extract fairseq-mm extract "$captions" --ids path --model mobilenet_v2 --re
     --crop none "${weights[@]}" --overwrite --output "$data/features.h5"
 step prepare prepare
 # 20 epochs in batches of 128, but no fewer than 500 updates and no more than of Flickr8k
-updates=$((20 * $(wc -l < "$data/text/train.txt") / 128))
+captions_count=$(grep -om 1 '"captions": [0-9]*' "$data/prepare.json")
+updates=$((20 * ${captions_count#*: } / 128))
 updates=$((updates < 500 ? 500 : updates > 4700 ? 4700 : updates))
 train_to_page "$updates" "$updates" "$(dirname "$captions")"

@@ -23,8 +23,8 @@ if [ -n "$critical" ] && ! [[ "$critical" =~ ^[1-9][0-9]*$ ]]; then
     echo "CRITICAL_UPDATES must be a number of 1 or more, but is $critical." >&2
     exit 2
 fi
-if [ ! -e "$text/train.visual_ids" ]; then
-    echo "$text: no prepared data folder: it has no train.visual_ids." >&2
+if [ ! -e "$text/train.jsonl" ]; then
+    echo "$text: no prepared data folder: it has no train.jsonl." >&2
     exit 2
 fi
 begin "$(realpath -m "$text")" "$(realpath -m "$photos")" "${options[@]}" "${variables[@]}"
@@ -44,10 +44,7 @@ if [ -n "$critical" ]; then same self_critical "$of_critical"; fi
 extract() {
     mkdir -p "$1"
     # the folder's own text with other features
-    cp "$text"/dict.txt "$text"/*.bin "$text"/*.idx "$text"/*.visual_ids \
-        "$text"/*.references.jsonl "$1"
-    # the training captions, with which score compares the captions for novelty
-    if [ -d "$text/text" ]; then cp -r "$text/text" "$1"; fi
+    cp "$text"/{dict.txt,prepare.json} "$text"/*.{bin,idx,jsonl} "$1"
     fairseq-mm extract "$photos" --model mobilenet_v2 --grid --resize squash --crop none \
         "${@:2}" --overwrite --output "$1/features.h5"
 }

@@ -30,9 +30,9 @@ if [ "${WORLD_SIZE:-${SLURM_NTASKS:-1}}" != 1 ]; then
         "fairseq-train starts a process on each of the machine's GPUS." >&2
     exit 2
 fi
-for tags in "$data/train.tags" "$data/valid.tags"; do
-    if [ -d "$data" ] && [ ! -e "$tags" ]; then
-        echo "train_sc_nlm.sh: $tags: not found; scripts/tag_pos.py $data writes the tags of both splits" >&2
+for records in "$data/train.jsonl" "$data/valid.jsonl"; do
+    if [ -d "$data" ] && ! grep -qs '"tags": ' "$records"; then
+        echo "train_sc_nlm.sh: $records: has no tags; scripts/tag_pos.py $data writes those of both splits" >&2
         exit 2
     fi
 done
@@ -45,7 +45,9 @@ for split in train valid; do
     fairseq-mm embed "$data" --checkpoint "$embedding" --split $split --of sentences \
         --output "$vectors/$split.h5" --overwrite
     mv "$vectors/$split.$split.visual_ids" "$vectors/$split.visual_ids"
-    cp "$data/$split.bin" "$data/$split.idx" "$data/$split.tags" "$vectors"
+    cp "$data/$split.bin" "$data/$split.idx" "$vectors"
+    python3 -c 'import json, sys; [print(*json.loads(x)["tags"], sep="\n") for x in sys.stdin]' \
+        < "$data/$split.jsonl" > "$vectors/$split.tags"
 done
 cp "$data/dict.txt" "$vectors"
 exec fairseq-train "$vectors" --user-dir "$(dirname "$0")/../../fairseq_mm" \

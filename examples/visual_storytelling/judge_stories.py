@@ -27,7 +27,8 @@ import torch
 import fairseq_mm
 from fairseq_mm.cli.script import run_script
 from fairseq_mm.data.feature_store import FeatureStores, open_folder_features
-from fairseq_mm.data.input_files import read_lines, read_objects
+from fairseq_mm.data.input_files import read_objects
+from fairseq_mm.data.records import open_split
 from fairseq_mm.data.story_text import SEPARATOR
 from fairseq_mm.errors import UserError
 from fairseq_mm.metrics.diversity import distinct_n, repeated_ngrams
@@ -38,8 +39,8 @@ COMPARED = 9  # other albums in a ranking
 
 def people_model(data: Path):
     """Estimate the n-gram model of the training split's sentences."""
-    lines = read_lines(data / "text" / "train.txt")
-    sentences = [part.split() for _, line in lines for part in line.split(SEPARATOR)]
+    lines = (" ".join(words) for words in open_split(data, "train").iterate_tokens())
+    sentences = [part.split() for line in lines for part in line.split(SEPARATOR)]
     return estimate_kneser_ney(sentences, order=3)
 
 
@@ -98,8 +99,8 @@ def run(args: argparse.Namespace) -> int:
     language_model = people_model(args.data)
     model = fairseq_mm.from_pretrained(args.judge)
     store = open_folder_features(str(args.data), None)
-    references = read_objects(args.data / f"{args.split}.album_references.jsonl")
-    album_of = {record["id"]: record["album"] for _, record in references}
+    split = open_split(args.data, args.split)
+    album_of = dict(zip(split.items, split.field("album")))
     print("file  stories  words  distinct-2  seq-rep-4  perplexity  own album first of 10")
     for path in args.stories:
         records = [record for _, record in read_objects(path)]

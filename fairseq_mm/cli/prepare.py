@@ -19,7 +19,7 @@ from fairseq_mm.cli.arguments import flag
 from fairseq_mm.cli.prepare_options import BOUNDS, FOLDER, KINDS, OWN, Kind, add_options
 from fairseq_mm.cli.records import list_first
 from fairseq_mm.errors import UserError
-from fairseq_mm.prepare import join
+from fairseq_mm.prepare import join, upgrade
 from fairseq_mm.prepare.captions import TEXT_TABLE
 from fairseq_mm.prepare.corpus import Corpus
 from fairseq_mm.prepare.jsonl import read_jsonl
@@ -87,15 +87,6 @@ RELEASES = {
     "how2": Release("videos", how2, "--missing", values={"tokenizer_of_words": "none"}),
 }
 
-# the folders to join have been tokenized: their text is only split at spaces
-JOINED: dict[str, Any] = {
-    "tokenizer": "whitespace",
-    "keep_case": True,
-    "keep_punctuation": True,
-    "caption_writer": join.JoinedWriter,
-    "read": join.read,
-}
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     names = parser.add_subparsers(dest="name", metavar="NAME", required=True)
@@ -128,7 +119,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     name_parser = names.add_parser("join", help=summary, description=join.__doc__)
     join.add_arguments(name_parser)
     text = ["--threshold", "--dictionary"]
-    _add_groups(name_parser, kind, (), text, FOLDER, {**kind.defaults(), **JOINED})
+    joined = {**kind.defaults(), "caption_writer": join.JoinedWriter, "read": join.read}
+    _add_groups(name_parser, kind, (), text, FOLDER, joined)
+    summary = "an older data folder, whose splits become files of records"
+    name_parser = names.add_parser("upgrade", help=summary, description=upgrade.__doc__)
+    upgrade.add_arguments(name_parser)
 
 
 def _add_groups(
@@ -157,10 +152,14 @@ def _read_own(args: argparse.Namespace) -> Corpus:
     return read_jsonl(table, paths, keys=getattr(args, "keys", "name"))
 
 
-def run(args: argparse.Namespace) -> Optional[int]:
+def run(args: argparse.Namespace) -> None:
     # before fairseq-preprocess, which would send its log to stdout; basicConfig works only once
     logging.basicConfig(stream=sys.stderr, level=logging.WARNING, format="%(message)s")
     logging.getLogger("fairseq_mm.prepare").setLevel(logging.INFO)
+    if args.name == "upgrade":
+        files = ", ".join(upgrade.upgrade_folder(args.folder))
+        print(f"{args.folder}: {f'wrote {files}' if files else 'nothing is to do'}")
+        return
     for name, (least, most) in BOUNDS.items():
         value = getattr(args, name, None)
         if value is not None and not least <= value <= (most or value):
@@ -182,7 +181,6 @@ def run(args: argparse.Namespace) -> Optional[int]:
     _print_report(report, writer, args.output)
     if corpus.features_written:
         print(corpus.features_written)
-    return 0
 
 
 def _leave_out_missing(corpus: Corpus, args: argparse.Namespace) -> None:
@@ -261,8 +259,6 @@ def _print_report(report: dict[str, Any], writer: FolderWriter, output: Path) ->
         print(f"{split}: {writer.describe(counts)}")
     for what, ids in report["exceptions"].items():
         print(f"exception, {what}: {len(ids):,} ({list_first(ids, 3)}; all in prepare.json)")
-    if report.get("masked"):
-        print(f"missing_images.txt: images without features: {len(report['masked']):,}")
     sizes = report["dictionary_words"]
     if not isinstance(sizes, dict):
         sizes = {" = ".join(writer.dictionary_files()): sizes}
@@ -270,6 +266,4 @@ def _print_report(report: dict[str, Any], writer: FolderWriter, output: Path) ->
     indexed = f", {numbered:,} of them indexed OOV tokens" if numbered else ""
     for name, words in sizes.items():
         print(f"{name}: {words:,} words, {words + 4:,} types with fairseq's symbols{indexed}")
-    for command in report.get("commands") or [report["command"]]:
-        print(command)
     print(f"wrote {output}")

@@ -86,8 +86,7 @@ class CaptionTokenizer:
     """Tokenizer of captions: a call turns a sentence into the list of its tokens.
 
     Args:
-        name: One of ``TOKENIZERS``. With ``m_rnn``, ``keep_case`` and ``keep_punctuation`` must be
-            False.
+        name: One of ``TOKENIZERS``; ``m_rnn`` always lower-cases and keeps punctuation.
         keep_case: Do not lower-case.
         keep_punctuation: Keep tokens without any letter or digit.
     """
@@ -99,13 +98,8 @@ class CaptionTokenizer:
             raise ValueError(
                 f"`name` must be one of {', '.join(TOKENIZERS)}, but is {name} instead."
             )
-        if name == "m_rnn" and (keep_case or keep_punctuation):
-            raise ValueError(
-                "the m_rnn tokenizer always lower-cases and keeps punctuation; "
-                "leave `keep_case` and `keep_punctuation` out, or take another tokenizer."
-            )
         self.name = name
-        self.keep_case = keep_case
+        self.keep_case = keep_case and name != "m_rnn"
         self.keep_punctuation = keep_punctuation or name == "m_rnn"
 
     def __call__(self, text: str) -> list[str]:

@@ -225,14 +225,14 @@ class Split:
         sides = self.sides
         place = len(sides) - 1 if side is None else sides.index(side)
         for record, number in self.lines():
-            yield self._tokenize(record, number, place)
+            yield self.tokenize(record, number, place)
 
     @property
     def sides(self) -> tuple[str, ...]:
         """Suffixes of the binarised source and target; empty for a single text."""
         return self.kind.sides
 
-    def _tokenize(self, record: Record, number: int, place: int) -> list[str]:
+    def tokenize(self, record: Record, number: int, place: int) -> list[str]:
         kind, tokens = self.kind, record.get("tokens")
         if tokens is not None:
             if self.sides:

@@ -5,9 +5,8 @@ The data is JSON lines, one image per line:
   {"image": "photo.jpg", "captions": ["A dog runs .", "A brown dog on grass ."]}
 
 Optional fields: "split" (train, valid or test) and "id", the image's key in the feature store
-(default: see --keys). The folder gets text with one caption per line, the ids of the images,
-references, and the files of fairseq-preprocess; its features come from `fairseq-mm extract` or
-`fairseq-mm store import`.
+(default: see --keys). The folder gets <split>.jsonl, with the images of a split as such lines, and
+the binarised text; its features come from `fairseq-mm extract` or `fairseq-mm store import`.
 
 With --without-images the folder has only text: the data is the same lines, whose images are
 ignored, or .txt files with one sentence per line. SC-NLM and n-gram models are trained on such a
@@ -16,10 +15,12 @@ folder.
 
 from typing import ClassVar, Optional
 
+from fairseq_mm.data.caption_text import TOKENIZERS
 from fairseq_mm.data.feature_store import STORE_LIST
+from fairseq_mm.data.record_split import Record
 from fairseq_mm.errors import UserError
 from fairseq_mm.prepare.corpus import Example, Field, FieldTable
-from fairseq_mm.prepare.writer import FolderWriter, json_line
+from fairseq_mm.prepare.writer import FolderWriter
 
 TABLE = FieldTable(
     kind="captions",
@@ -53,8 +54,7 @@ def captioned_image(key: str, captions: list[str], where: str) -> Example:
 
 
 class CaptionWriter(FolderWriter):
-    """Writer of a data folder of captioned images; ``text/<split>.txt`` has one caption per
-    line."""
+    """Writer of a data folder of captioned images; each caption is a line."""
 
     table = TABLE
     # a joined folder lists its stores: `prepare --overwrite` must remove this file too
@@ -62,11 +62,12 @@ class CaptionWriter(FolderWriter):
     counts = ("images", "captions", "words", "empty_captions_skipped")
     left_out: ClassVar[Optional[str]] = "images without a caption"
 
-    def lines(self, example: Example, counts: dict[str, int]) -> Optional[dict[str, list[str]]]:
+    def encode(
+        self, example: Example, counts: dict[str, int]
+    ) -> Optional[tuple[Record, dict[str, list[str]]]]:
         captions = example.texts["captions"]
         tokens = self.tokenize_field(example, "captions")
         non_empty = [caption for caption, words in zip(captions, tokens) if words]
-        # references and tokens must stay line by line, so that an empty caption leaves both
         tokens = list(filter(None, tokens))
         counts["empty_captions_skipped"] += len(captions) - len(non_empty)
         if not non_empty and not self.skip_empty:
@@ -78,20 +79,21 @@ class CaptionWriter(FolderWriter):
         counts["captions"] += len(non_empty)
         counts["words"] += sum(map(len, tokens))
         text = [" ".join(words) for words in tokens]
-        if self.table.visual is None:
-            return {"txt": text, "jsonl": [json_line({"captions": non_empty})]}
-        return {
-            "txt": text,
-            "jsonl": [json_line({"id": example.id, "captions": non_empty})],
-            "visual_ids": [str(example.id)] * len(non_empty),
-            "references.jsonl": [json_line({"id": example.id, "references": non_empty})],
-        }
+        record = {**self.record(example), "captions": non_empty}
+        # what the readers of records would not get from the captions again
+        if self.settings.get("tokenizer") not in TOKENIZERS or any(
+            self.tokenize(caption) != words for caption, words in zip(non_empty, tokens)
+        ):
+            record["tokens"] = text
+        return record, {"txt": text}
 
 
 class TextWriter(CaptionWriter):
-    """Writer of a data folder of captions without images: only ``text/<split>.txt`` and the files
-    that fairseq-preprocess makes from it."""
+    """Writer of a data folder of captions without images."""
 
     table = TEXT_TABLE
     counts = ("texts", "captions", "words", "empty_captions_skipped")
     left_out = None
+
+    def record(self, example: Example) -> Record:
+        return {"captions": example.texts["captions"]}

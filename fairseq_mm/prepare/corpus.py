@@ -68,6 +68,11 @@ class FieldTable(NamedTuple):
     may_be_plain: bool = False
 
     @property
+    def has_albums(self) -> bool:
+        """True if an example has several images, and other examples of its album."""
+        return self.visual is not None and not self.id_is_key
+
+    @property
     def visual_noun(self) -> str:
         return "video" if self.noun == "video" else "image"
 

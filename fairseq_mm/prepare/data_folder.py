@@ -5,10 +5,11 @@ they are complete.
 """
 
 import contextlib
+import json
 import logging
 import os
 import shutil
-from collections.abc import Iterator, Set
+from collections.abc import Iterable, Iterator, Set
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -24,6 +25,17 @@ logger = logging.getLogger(__name__)
 REPORT = "prepare.json"
 _PARTIAL = ".partial"
 _MOVING = "prepare.json.moving"
+# list of the files of the data folder that the run replaces or removes
+_REPLACED = "replaced.json"
+
+
+def former_files(split: str, sides: Iterable[str] = ()) -> list[str]:
+    """Return the paths of the files beside the binarised text of a split in folders of version
+    0.2; ``sides`` are the suffixes of its texts."""
+    endings = ("visual_ids", "tags", "ids", "unknowns.jsonl", "transcripts.jsonl", "stories.jsonl")
+    endings += ("references.jsonl", "album_references.jsonl")
+    texts = [f"text/{split}.{side}" for side in sides]
+    return ["missing_images.txt", *texts, *(f"{split}.{ending}" for ending in endings)]
 
 
 def run_preprocess(arguments: list[str]) -> None:
@@ -46,7 +58,7 @@ def run_preprocess(arguments: list[str]) -> None:
             if handler not in handlers:
                 preprocess.logger.removeHandler(handler)
                 handler.close()
-    # The log names the partial folder, which will not exist; prepare.json has the command.
+    # the log names the partial folder, which will not exist
     os.remove(os.path.join(args.destdir, "preprocess.log"))
 
 
@@ -102,8 +114,8 @@ def partial_folder(
 
     Args:
         output: Data folder.
-        files: Paths, relative to ``output``, of all files that a run may make; other files in
-            ``output`` stay.
+        files: Paths, relative to ``output``, of the files that are replaced or removed; other files
+            in ``output`` stay.
         kind: Kind of data, such as ``captions``.
         overwrite: Allow to replace prepared data of the same kind.
     """
@@ -111,13 +123,12 @@ def partial_folder(
     partial = output / _PARTIAL
     with locked_output(output):
         try:
-            _finish_move(partial, output, files, kind)
+            _finish_move(output)
             _check_output(output, files, kind=kind, overwrite=overwrite)
-            if partial.is_dir():
-                shutil.rmtree(partial)
             partial.mkdir()
+            (partial / _REPLACED).write_text(json.dumps(sorted(files)), encoding="utf-8")
             yield partial
-            _move_over(partial, output, files)
+            _move_over(output)
         finally:
             # once files have moved, the next run continues: old and new files must not mix
             if not (partial / _MOVING).exists():
@@ -131,35 +142,44 @@ def is_half_moved(folder: str) -> bool:
     return any(os.path.exists(os.path.join(partial, name)) for name in (REPORT, _MOVING))
 
 
-def _finish_move(partial: Path, output: Path, files: Set[str], kind: str) -> None:
-    """Move the files of a killed run to the data folder, unless the run had not completed all files
-    or prepared another kind of data."""
-    reports = [partial / name for name in (REPORT, _MOVING) if (partial / name).exists()]
-    try:
-        if not reports or read_json(reports[0])["kind"] != kind:
-            return
-    except (UserError, KeyError, TypeError):  # killed within the report, which is written last
-        return
-    logger.warning(f"{output}: moved into place what a killed run had prepared")
-    _move_over(partial, output, files)
-    shutil.rmtree(partial)
+def finish_move(output: Path) -> None:
+    """Complete the data folder of a run that was killed while it moved files to the folder."""
+    if is_half_moved(str(output)):
+        with locked_output(output):
+            _finish_move(output)
 
 
-def _move_over(partial: Path, output: Path, files: Set[str]) -> None:
+def _finish_move(output: Path) -> None:
+    """Move the files of a killed run to the data folder if the run had completed all files, and
+    remove its temporary folder."""
+    partial = output / _PARTIAL
+    with contextlib.suppress(UserError):  # killed within the report, which is written last
+        if (partial / REPORT).exists():
+            read_json(partial / REPORT)
+        if is_half_moved(str(output)):
+            logger.warning(f"{output}: moved into place what a killed run had prepared")
+            _move_over(output)
+    if partial.is_dir():
+        shutil.rmtree(partial)
+
+
+def _move_over(output: Path) -> None:
     # The folder may hold a feature store that took hours: only prepared files are replaced. The old
     # prepare.json is removed first and the new one moved last, so that a folder with prepare.json
     # is complete. After a kill here, another call continues: no new file is removed once the first
     # one has moved.
+    partial = output / _PARTIAL
     if not (partial / _MOVING).exists():
-        for name in [REPORT, *sorted(files)]:
+        names = [REPORT, *read_json(partial / _REPLACED)]
+        for name in names:
             (output / name).unlink(missing_ok=True)
-        for folder in {(output / name).parent for name in files} - {output}:
+        for folder in {(output / name).parent for name in names} - {output}:
             with contextlib.suppress(OSError):  # it may hold the user's files
                 folder.rmdir()
         os.replace(partial / REPORT, partial / _MOVING)
     paths = sorted(path for path in partial.rglob("*") if path.is_symlink() or not path.is_dir())
     for name in (path.relative_to(partial).as_posix() for path in paths):
-        if name != _MOVING:
+        if name not in (_MOVING, _REPLACED):
             (output / name).parent.mkdir(exist_ok=True)
             os.replace(partial / name, output / name)
     os.replace(partial / _MOVING, output / REPORT)

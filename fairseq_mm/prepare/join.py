@@ -21,8 +21,8 @@ from fairseq_mm.data.feature_store import (
     FeatureStores,
     listed_stores,
 )
-from fairseq_mm.data.input_files import SPLITS, check_line_counts, read_json, read_lines
-from fairseq_mm.data.split_files import read_references, read_visual_ids
+from fairseq_mm.data.record_split import CAPTIONS, Record, read_options
+from fairseq_mm.data.records import open_split, split_names
 from fairseq_mm.errors import UserError
 from fairseq_mm.prepare.captions import TABLE, CaptionWriter
 from fairseq_mm.prepare.corpus import Corpus, Example
@@ -32,14 +32,15 @@ _TOKENIZER = ("tokenizer", "keep_case", "keep_punctuation")
 
 
 class JoinedWriter(CaptionWriter):
-    """Writer of a data folder that joins other data folders.
-
-    The captions of these folders are tokenized already, and are not tokenized again. Their
-    untokenized captions become the references.
-    """
+    """Writer of a data folder that joins other data folders, whose captions are tokenized already,
+    and are not tokenized again."""
 
     def tokenize_field(self, example: Example, name: str) -> list[list[str]]:
         return [line.split() for line in example.texts["tokens"]]
+
+    def record(self, example: Example) -> Record:
+        record = super().record(example)
+        return {**record, **({"tags": example.texts["tags"]} if "tags" in example.texts else {})}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -54,8 +55,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def read(args: argparse.Namespace) -> Corpus:
     corpus = join_folders(args.folders, args.splits_of)
-    if args.output.resolve() in [folder.resolve() for folder in args.folders]:
-        raise UserError(f"--output {args.output}: must be none of the folders that are joined.")
+    # the writer compares the tokens with what the folder's tokenizer makes of the captions
+    options = read_options(args.folders[0])
+    args.tokenizer = options.get("tokenizer", "whitespace")
+    if args.tokenizer not in ("m_rnn", "ptb"):  # which have rules of their own
+        args.keep_case, args.keep_punctuation = (options.get(x, True) for x in _TOKENIZER[1:])
     if corpus.write_features is not None and (args.output / "features.h5").exists():
         raise UserError(
             f"--output {args.output}: has a features.h5, which would be read in place of those of "
@@ -69,56 +73,49 @@ def join_folders(folders: Sequence[Path], splits_of: Optional[Path] = None) -> C
 
     ``splits_of`` is one of the folders, whose valid and test splits are used (default: the first).
     """
+    chosen = folders[0] if splits_of is None else splits_of
     resolved = [folder.resolve() for folder in folders]
     if len(set(resolved)) < 2 or len(set(resolved)) < len(resolved):
         raise UserError(
             f"{', '.join(map(str, folders))}: must be two or more different data folders."
         )
-    chosen = folders[0] if splits_of is None else splits_of
     if chosen.resolve() not in resolved:
         raise UserError(f"--splits-of {chosen}: must be one of {', '.join(map(str, folders))}.")
-    # the joined text is written as it is: two tokenizations would mix in one dictionary
-    settings = _load_tokenizer_options(folders)
     stores = _list_stores_by_folder(folders)
-    splits = {folder: {s: _read_split(folder, s) for s in SPLITS} for folder in folders}
-    division = f"train of all, valid and test of {chosen}"
-    corpus = Corpus(TABLE, "joined", division, {}, list(map(str, folders)), options=settings)
     selected = {
-        folder: {s: part for s, part in parts.items() if s == "train" or folder == chosen}
-        for folder, parts in splits.items()
+        folder: {
+            split: _read_split(folder, split)
+            for split in split_names(folder)
+            if split == "train" or folder == chosen
+        }
+        for folder in folders
     }
+    division = f"train of all, valid and test of {chosen}"
+    files = [str(folder / f"{split}.jsonl") for folder, x in selected.items() for split in x]
+    corpus = Corpus(TABLE, "joined", division, {}, files)
+    # the joined text is written as it is: two tokenizations would mix in one dictionary
+    tokenizers = [
+        {name: x for name, x in read_options(folder).items() if name in _TOKENIZER}
+        for folder in folders
+    ]
+    for folder, tokenizer in zip(folders, tokenizers):
+        if tokenizer != tokenizers[0]:
+            raise UserError(
+                f"{folder}: was made with {_format_options(tokenizer)}, but {folders[0]} with "
+                f"{_format_options(tokenizers[0])}; prepare one of them anew."
+            )
     _prefix_repeated_ids(selected, corpus, stores)
-    for split in SPLITS:
-        examples = [image for parts in selected.values() for image in parts.get(split) or []]
-        if examples:
-            corpus.splits[split] = examples
+    corpus.splits = {
+        split: [image for splits in selected.values() for image in splits.get(split, [])]
+        for split in dict.fromkeys(("train", *selected[chosen]))
+    }
     if stores:
         corpus.write_features = lambda output, partial: _write_stores(output, partial, stores)
     return corpus
 
 
-def _load_tokenizer_options(folders: Sequence[Path]) -> dict[str, object]:
-    options_by_folder: list[dict[str, Any]] = []
-    for folder in folders:
-        report = read_json(folder / "prepare.json")
-        options = report.get("options") if isinstance(report, dict) else None
-        if not isinstance(options, dict) or report.get("kind") != "captions":
-            raise UserError(
-                f"{folder}/prepare.json: must be of a folder of captions, made by prepare, but is "
-                "not."
-            )
-        options_by_folder.append({name: options[name] for name in _TOKENIZER if name in options})
-    for folder, settings in zip(folders, options_by_folder):
-        if settings != options_by_folder[0]:
-            raise UserError(
-                f"{folder}: was made with {_format_options(settings)}, but {folders[0]} with "
-                f"{_format_options(options_by_folder[0])}; prepare one of them anew."
-            )
-    return options_by_folder[0]
-
-
 def _format_options(settings: dict[str, Any]) -> str:
-    return ", ".join(f"{name} = {value}" for name, value in settings.items())
+    return ", ".join(f"{name} = {value}" for name, value in settings.items()) or "no tokenizer"
 
 
 def _list_stores_by_folder(folders: Sequence[Path]) -> dict[Path, list[tuple[str, str]]]:
@@ -142,41 +139,32 @@ def _list_stores_by_folder(folders: Sequence[Path]) -> dict[Path, list[tuple[str
     return stores
 
 
-def _read_split(folder: Path, split: str) -> Optional[list[Example]]:
-    """Read the images of a split with their captions; None if the folder lacks the split."""
-    text, ids_path = folder / "text" / f"{split}.txt", folder / f"{split}.visual_ids"
-    if not text.exists() and split != "train":
-        return None
-    references_path = folder / f"{split}.references.jsonl"
-    ids, references = read_visual_ids(ids_path), read_references(references_path)
-    lines = [line for _, line in read_lines(text)]
-    check_line_counts({str(text): len(lines), str(ids_path): len(ids)})
-    tokens: dict[str, list[str]] = {}
-    for key, line in zip(ids, lines):
-        tokens.setdefault(key, []).append(line)
-    examples = []
-    for key, image_lines in tokens.items():
-        captions = references.get(key, [])
-        # the n-th reference is the published form of the n-th line
-        if len(captions) != len(image_lines):
-            raise UserError(
-                f"{references_path}: has {len(captions)} captions of {key}, but {ids_path} has "
-                f"{len(image_lines)} lines of it."
-            )
-        texts = {"captions": captions, "tokens": image_lines}
-        examples.append(Example(texts, f"{references_path}: {key}", key, [key]))
-    return examples
+def _read_split(folder: Path, name: str) -> list[Example]:
+    split = open_split(folder, name)
+    if split.kind is not CAPTIONS or split.keys is None:
+        raise UserError(f"{folder}: must be a folder of images with captions.")
+    images: dict[str, Example] = {}
+    lines = zip(split.keys, split.texts, split.iterate_tokens(), split.field("tags"))
+    for key, text, words, tags in lines:
+        image = images.setdefault(
+            key, Example({"captions": [], "tokens": []}, f"{split.path}: {key}", key, [key])
+        )
+        image.texts["captions"].append(text)
+        image.texts["tokens"].append(" ".join(words))
+        if tags is not None:
+            image.texts.setdefault("tags", []).append(tags)
+    return list(images.values())
 
 
 def _prefix_repeated_ids(
-    selected: dict[Path, dict[str, Optional[list[Example]]]],
+    selected: dict[Path, dict[str, list[Example]]],
     corpus: Corpus,
     stores: dict[Path, list[tuple[str, str]]],
 ) -> None:
     """Put the name of the folder before every id if an id occurs in two folders."""
     ids: dict[Path, set[str]] = {}
     for folder, splits in selected.items():
-        ids[folder] = {str(image.id) for images in splits.values() for image in images or []}
+        ids[folder] = {str(image.id) for images in splits.values() for image in images}
         for path, prefix in stores.get(folder, []):
             # a store may have more images than the splits, and its ids must not collide either
             ids[folder].update(FeatureStore(path, prefix=prefix).ids)
@@ -196,7 +184,7 @@ def _prefix_repeated_ids(
     # every id and not only the repeated ones, so that an id shows where its image is from
     for folder, name in zip(selected, names):
         for examples in selected[folder].values():
-            for example in examples or []:
+            for example in examples:
                 example.id = f"{name}/{example.id}"
                 example.visual = [example.id]
         if folder in stores:

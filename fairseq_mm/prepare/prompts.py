@@ -4,10 +4,10 @@ The data is JSON lines, one pair per line:
 
   {"prompt": "[WP] You can't die.", "story": "It began with \\"a\\".\\n\\n..."}
 
-Optional fields: "split" (train, valid or test) and "id", which <split>.ids lists line by line.
-Text is split into words as in WritingPrompts; line breaks become <newline>. The folder gets
-text, dictionaries and fairseq-preprocess's files for the task hierarchical_story. For language
-models it gets the folders prompts and stories: the same texts, binarized with --only-source.
+Optional fields: "split" (train, valid or test) and "id". Text is split into words as in
+WritingPrompts; line breaks become <newline>. The folder gets <split>.jsonl, with the pairs of a
+split as such lines, and the binarised text for the task hierarchical_story. For language models it
+gets the folders prompts and stories: the same texts, each binarised alone.
 """
 
 import shutil
@@ -15,11 +15,12 @@ from pathlib import Path
 from typing import Any, Callable, ClassVar, Optional
 
 from fairseq_mm.data.input_files import SPLITS
-from fairseq_mm.data.split_text import LANGUAGE_MODELS, SOURCE, TARGET
+from fairseq_mm.data.record_split import LANGUAGE_MODELS, PROMPTS, Record
 from fairseq_mm.data.story_text import NEWLINE
-from fairseq_mm.prepare.corpus import Corpus, Example, Field, FieldTable
-from fairseq_mm.prepare.writer import FolderWriter, Vocabulary, json_line
+from fairseq_mm.prepare.corpus import Example, Field, FieldTable
+from fairseq_mm.prepare.writer import FolderWriter, Vocabulary
 
+SOURCE, TARGET = PROMPTS.sides
 TABLE = FieldTable(
     kind="prompts",
     noun="pair",
@@ -32,7 +33,7 @@ TABLE = FieldTable(
 
 
 class PromptWriter(FolderWriter):
-    """Writer of prompts to ``text/<split>.wp_source`` and of stories to ``text/<split>.wp_target``.
+    """Writer of a data folder of prompts (side ``wp_source``) and stories (``wp_target``).
 
     :class:`FolderWriter` explains the other arguments.
 
@@ -45,7 +46,6 @@ class PromptWriter(FolderWriter):
         SOURCE: ("prompt_words", "unknown_prompt_words"),
         TARGET: ("story_words", "unknown_story_words"),
     }
-    endings = ("jsonl", "ids")
     extra_files = frozenset(
         f"{folder}/{name}"
         for folder in LANGUAGE_MODELS
@@ -74,18 +74,22 @@ class PromptWriter(FolderWriter):
         self._split_words = tokenize
         self.story_words = story_words
 
-    def begin(self) -> None:
+        self._training_prompts: Optional[set[int]] = None
+
+    def begin_split(self, split: str) -> None:
         # hashes, because the texts themselves would not fit into a laptop's memory
+        self._split = split
         self._prompts: set[int] = set()
         self._pairs: set[int] = set()
-        self._training_prompts: Optional[set[int]] = None
 
     def _tokenize(self, text: str) -> list[str]:
         words = self._split_words(text)
         # text of line breaks counts as empty
         return [] if all(word == NEWLINE for word in words) else words
 
-    def lines(self, example: Example, counts: dict[str, int]) -> Optional[dict[str, list[str]]]:
+    def encode(
+        self, example: Example, counts: dict[str, int]
+    ) -> Optional[tuple[Record, dict[str, list[str]]]]:
         (prompt,), (story,) = (self.tokenize_field(example, name) for name in ("prompt", "story"))
         if not prompt or not story:
             counts["empty_pairs_skipped"] += 1
@@ -103,23 +107,17 @@ class PromptWriter(FolderWriter):
         counts["duplicate_pairs"] += pair in self._pairs
         self._prompts.add(hash(source))
         self._pairs.add(pair)
-        ids = {} if example.id is None else {"ids": [example.id]}
-        record = {} if example.id is None else {"id": example.id}
-        record.update((name, texts[0]) for name, texts in example.texts.items())
-        return {SOURCE: [source], TARGET: [target], "jsonl": [json_line(record)], **ids}
+        return self.record(example), {SOURCE: [source], TARGET: [target]}
 
-    def finish_split(
-        self, folder: Path, split: str, corpus: Corpus, counts: dict[str, int]
-    ) -> None:
+    def finish_split(self, counts: dict[str, int]) -> None:
         """Add to ``counts`` the number of distinct prompts of the split, and how many of these
         prompts also occur in train."""
         # only at the end of the split: a prompt has several stories, in any order
         counts["prompts"] = len(self._prompts)
-        if split == "train":
+        if self._split == "train":
             self._training_prompts = self._prompts
         elif self._training_prompts is not None:
             counts["prompts_in_train"] = len(self._prompts & self._training_prompts)
-        self._prompts, self._pairs = set(), set()
 
     def describe(self, counts: dict[str, int]) -> str:
         """Return the counts of a split as text, with the mean lengths of prompts and uncut stories.
@@ -135,20 +133,6 @@ class PromptWriter(FolderWriter):
 
     def options(self) -> dict[str, object]:
         return {"story_words": self.story_words, **super().options()}
-
-    def preprocess_arguments(self, folder: Path, splits: list[str]) -> list[list[str]]:
-        """Return the arguments of three calls of fairseq-preprocess: for the pairs, for a language
-        model of prompts, and for a language model of stories."""
-        commands = super().preprocess_arguments(folder, splits)
-        for name, side in LANGUAGE_MODELS.items():
-            arguments = ["--only-source"]
-            for split in splits:
-                arguments += [f"--{split}pref", str(folder / "text" / f"{split}.{side}")]
-            arguments += ["--destdir", str(folder / name)]
-            # the dictionary of the pairs, so that words have one index in all models
-            arguments += ["--srcdict", str(folder / f"dict.{side}.txt"), "--padding-factor", "1"]
-            commands.append([*arguments, "--workers", str(self.workers)])
-        return commands
 
     def finish_folder(self, folder: Path, splits: list[str]) -> None:
         """Copy the binarised prompts and stories to the folders ``prompts`` and ``stories`` for

@@ -1,9 +1,10 @@
-"""Writes the part-of-speech tags of a data folder's captions to ``<split>.tags``.
+"""Writes the part-of-speech tags of a data folder's captions to its records.
 
 The taggers are NLTK's, spaCy's and the rules of this package.
 """
 
 import importlib.util
+import itertools
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -11,11 +12,14 @@ from typing import Callable, Optional
 
 from tqdm.auto import tqdm
 
-from fairseq_mm.data.input_files import read_lines
+from fairseq_mm.data.import_folder import ImportedSplit
 from fairseq_mm.data.output_file import output_file
+from fairseq_mm.data.record_cache import record_digests
+from fairseq_mm.data.records import CAPTIONS, open_split, split_names
 from fairseq_mm.errors import UserError, import_extra
 from fairseq_mm.prepare.data_folder import locked_output
 from fairseq_mm.prepare.rule_tagger import RuleTagger
+from fairseq_mm.prepare.writer import json_line
 
 TAGGERS = ("nltk", "spacy", "rules")
 _SPACY_MODEL = "en_core_web_sm"
@@ -24,7 +28,8 @@ _SPACY_MODEL = "en_core_web_sm"
 def tag_folder(
     folder: Path, *, tagger: Optional[str] = None, model: Optional[str] = None
 ) -> Iterator[str]:
-    """Tag the text of a folder made by ``prepare captions``; yield a message for each file written.
+    """Write the field ``tags`` to the records of a folder of captions; yield a message for each
+    split.
 
     Args:
         folder: Data folder.
@@ -32,30 +37,32 @@ def tag_folder(
             installed.
         model: Name of spaCy's model (default: ``en_core_web_sm``).
     """
-    splits = sorted((folder / "text").glob("*.txt"))
-    if not splits:
-        raise UserError(
-            f"{folder}/text: no .txt file; is {folder} a folder made by `prepare captions`?"
-        )
     tagger = tagger or installed_tagger()
     with locked_output(folder):
-        texts = {}
-        for path in splits:
-            # all texts before the first file is written: a damaged one must not leave half the tags
-            texts[path.stem] = [line for _, line in read_lines(path)]
+        splits = [open_split(folder, name) for name in split_names(folder)]
+        if not splits or any(
+            isinstance(x, ImportedSplit) or x.kind is not CAPTIONS for x in splits
+        ):
+            raise UserError(
+                f"{folder}: has no records of captions (see fairseq-mm prepare upgrade)."
+            )
+        texts = {split: [" ".join(words) for words in split.iterate_tokens()] for split in splits}
         for split, lines in texts.items():
-            path = folder / f"{split}.tags"
             counts: Counter[str] = Counter()
             # the rules learn verbs from train, so that all splits are tagged consistently
-            tagged = tag_lines(lines, tagger, model=model, known=texts.get("train", lines))
-            with output_file(path) as file:
-                for tags in tqdm(tagged, desc=split, total=len(lines), unit=" lines", disable=None):
-                    counts.update(tags.split())
-                    file.write(f"{tags}\n")
+            tagged = tag_lines(lines, tagger, model=model, known=texts.get(splits[0], lines))
+            tags = iter(tqdm(tagged, split.name, len(lines), unit=" lines", disable=None))
+            with output_file(split.path) as file:
+                for _, record in split.iterate():
+                    record["tags"] = list(itertools.islice(tags, len(record["captions"])))
+                    counts.update(tag for line in record["tags"] for tag in line.split())
+                    file.write(f"{json_line(record)}\n")
             total = sum(counts.values())
             shares = ", ".join(f"{tag} {n / total:.0%}" for tag, n in counts.most_common(4))
             kinds = f"{len(counts)} kinds of tags by {tagger} ({shares})"
-            yield f"{path}: {len(lines):,} lines, {kinds}"
+            yield f"{split.path}: {len(lines):,} lines, {kinds}"
+        # the text is the same, and need not be binarised anew
+        record_digests(folder, [split.name for split in splits])
 
 
 def installed_tagger() -> str:

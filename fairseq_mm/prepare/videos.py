@@ -28,10 +28,11 @@ from pathlib import Path
 from typing import Any, Callable, ClassVar, Optional
 
 from fairseq_mm.data.indexed_oov import index_oov_words, index_with, oov_token
+from fairseq_mm.data.record_split import Record
 from fairseq_mm.data.subwords import SUBWORD_FILES, Subwords
 from fairseq_mm.data.transcript_text import NOT_AVAILABLE, SOURCE, TARGET, is_not_available
 from fairseq_mm.errors import UserError
-from fairseq_mm.prepare.corpus import Corpus, Example, Field, FieldTable
+from fairseq_mm.prepare.corpus import Example, Field, FieldTable
 from fairseq_mm.prepare.writer import FolderWriter, Vocabulary, json_line
 
 TABLE = FieldTable(
@@ -54,7 +55,7 @@ DICTIONARY = f"dict.{SOURCE}.txt"
 
 
 class VideoWriter(FolderWriter):
-    """Writer of transcripts to ``text/<split>.tran`` and of summaries to ``text/<split>.desc``.
+    """Writer of a data folder of transcripts (side ``tran``) and summaries (``desc``).
 
     :class:`FolderWriter` explains the other arguments.
 
@@ -69,7 +70,6 @@ class VideoWriter(FolderWriter):
         SOURCE: ("transcript_tokens", "unknown_transcript_tokens"),
         TARGET: ("summary_tokens", "unknown_summary_tokens"),
     }
-    endings = ("jsonl", "visual_ids", "references.jsonl", "transcripts.jsonl", "unknowns.jsonl")
     extra_files = SUBWORD_FILES
     counts = (
         "videos",
@@ -102,25 +102,20 @@ class VideoWriter(FolderWriter):
                 f"is {subwords.indexed_oov}; give as many as the dictionary has."
             )
 
-    def lines(self, example: Example, counts: dict[str, int]) -> Optional[dict[str, list[str]]]:
+    def encode(
+        self, example: Example, counts: dict[str, int]
+    ) -> Optional[tuple[Record, dict[str, list[str]]]]:
         tokens = {side: self.tokenize_field(example, field)[0] for side, field in _FIELDS.items()}
         if not all(tokens.values()):
             return None
-        (transcript,), (summary,) = (example.texts[field] for field in _FIELDS.values())
+        (transcript,) = example.texts["transcript"]
         counts["videos"] += 1
         counts["transcripts_not_available"] += is_not_available(transcript)
         for side, (number, _) in self.sides.items():
             counts[number] += len(tokens[side])
             # a text of exactly MAX_TOKENS is cut as well, since </s> takes one place
             counts[f"{_PLURALS[side]}_cut"] += len(tokens[side]) >= MAX_TOKENS[side]
-        references = {"id": example.id, "references": [" ".join(summary.split())]}
-        return {
-            **{side: [" ".join(words)] for side, words in tokens.items()},
-            "jsonl": [json_line({"id": example.id, "transcript": transcript, "summary": summary})],
-            "visual_ids": [str(example.id)],
-            "references.jsonl": [json_line(references)],
-            "transcripts.jsonl": [json_line({"id": example.id, "transcript": transcript})],
-        }
+        return self.record(example), {side: [" ".join(x)] for side, x in tokens.items()}
 
     def describe(self, counts: dict[str, int]) -> str:
         """Return the counts of a split as text, with the average lengths of its texts."""
@@ -146,7 +141,7 @@ class VideoWriter(FolderWriter):
     def dictionary_name(self, side: str) -> str:
         return DICTIONARY
 
-    def finish_text(self, folder: Path, corpus: Corpus, counts: dict[str, dict[str, int]]) -> None:
+    def finish_text(self, folder: Path, counts: dict[str, dict[str, int]]) -> None:
         """Write the subword tokenizer's files. If the options ask for indexed OOV tokens, replace
         unknown words by ``<unk-0>``, ``<unk-1>`` and so on.
 
@@ -195,22 +190,19 @@ class VideoWriter(FolderWriter):
     def _index_oov(self, folder: Path, split: str, known: set[str]) -> dict[str, int]:
         """Replace the words of a split that are not in ``known`` by ``<unk-0>``, ``<unk-1>`` etc.
 
-        The replaced words are listed in ``<split>.unknowns.jsonl``. Return the numbers of replaced
-        words in transcripts and in summaries, by name of the count.
+        The records list the replaced words as ``unknowns``. Return the numbers of replaced words in
+        transcripts and in summaries, by name of the count.
         """
         counts = dict.fromkeys((f"numbered_in_{plural}" for plural in _PLURALS.values()), 0)
-        paths = [folder / "text" / f"{split}.{side}" for side in self.sides]
+        paths = [folder / f"{split}.jsonl", *(folder / f"text/{split}.{x}" for x in self.sides)]
         # not splitlines(), which also splits at \x0b, \x85 and the like within a line
-        record_path = folder / f"{split}.jsonl"
-        texts = [
-            path.read_text(encoding="utf-8").split("\n")[:-1] for path in (*paths, record_path)
-        ]
+        texts = [path.read_text(encoding="utf-8").split("\n")[:-1] for path in paths]
         with ExitStack() as files:
-            source, target, listed, records = (
+            records, source, target = (
                 files.enter_context(open(path, "w", encoding="utf-8", newline="\n"))
-                for path in (*paths, folder / f"{split}.unknowns.jsonl", record_path)
+                for path in paths
             )
-            for transcript, summary, record in zip(*texts):
+            for record, transcript, summary in zip(*texts):
                 number = self.subwords.indexed_oov
                 # numbers are shared: the summary can name an unknown word of its transcript
                 words, oov_words = index_oov_words(transcript.split(), known, number)
@@ -220,9 +212,7 @@ class VideoWriter(FolderWriter):
                 counts["numbered_in_summaries"] += sum(word in symbols for word in summary_words)
                 source.write(" ".join(words) + "\n")
                 target.write(" ".join(summary_words) + "\n")
-                listed.write(json_line(oov_words) + "\n")
-                entry = {**json.loads(record), "unknowns": oov_words}
-                records.write(json_line(entry) + "\n")
+                records.write(json_line({**json.loads(record), "unknowns": oov_words}) + "\n")
         return counts
 
     def check_unknown(self, side: str, split: str, counts: dict[str, int]) -> None:

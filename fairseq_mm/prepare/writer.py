@@ -1,18 +1,15 @@
 """Writes a corpus as a data folder: all files of a task except the features.
 
-``text/<split>.SIDE`` has the tokens of a text in each line; SIDE is ``txt``, or one suffix for each
-of two texts, such as ``tran`` (transcripts) and ``desc`` (summaries). The same line of
-``<split>.visual_ids`` has the keys of its images or its video in the feature store.
-``<split>.references.jsonl`` has the texts of each example before tokenization. A task's writer
-declares further files. ``fairseq-preprocess`` makes ``dict*.txt``, ``<split>*.bin`` and
-``<split>*.idx``. ``prepare.json`` has the options and the counts.
+``<split>.jsonl`` has a record of each example, in the form of the user's own JSON lines. The text
+is tokenized to temporary files, from which ``fairseq-preprocess`` makes ``dict*.txt``,
+``<split>*.bin`` and ``<split>*.idx``. ``prepare.json`` has the options and the counts.
 """
 
 import itertools
 import json
 import logging
 import re
-import shlex
+import shutil
 from collections.abc import Iterable
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -23,11 +20,14 @@ from tqdm.auto import tqdm
 
 from fairseq_mm import __version__
 from fairseq_mm.data.caption_text import reserved_token
-from fairseq_mm.data.input_files import SPLITS, compute_sha256
+from fairseq_mm.data.input_files import SPLITS
+from fairseq_mm.data.record_cache import record_digests
+from fairseq_mm.data.record_split import Record
 from fairseq_mm.errors import UserError
 from fairseq_mm.prepare.corpus import Corpus, Example, FieldTable
 from fairseq_mm.prepare.data_folder import (
     REPORT,
+    former_files,
     partial_folder,
     read_dictionary_words,
     run_preprocess,
@@ -103,10 +103,11 @@ class Vocabulary:
 
 
 class FolderWriter:
-    """Writer of a corpus as a data folder; subclasses turn an example into lines.
+    """Writer of a corpus as a data folder; subclasses turn an example into lines of tokens.
 
-    A side is one of the texts of an example, named by the suffix of its files: ``txt``, or for
-    pairs of texts two suffixes such as ``tran`` (transcript) and ``desc`` (summary).
+    A side is one of the texts of an example, named by the suffix of its binarised files: none
+    (``txt``), or for pairs of texts two suffixes such as ``tran`` (transcript) and ``desc``
+    (summary).
 
     Args:
         tokenize: Function from a text to its tokens.
@@ -121,10 +122,8 @@ class FolderWriter:
         table: Field table of the task.
         sides: Dict from side to the names of two counts in ``prepare.json``: its words and its
             unknown words.
-        endings: Suffixes, such as ``visual_ids``, of further files ``<split>.<suffix>`` that get
-            lines for each example.
-        extra_files: Paths, relative to the data folder, of all other files that the writer may
-            make.
+        extra_files: Paths, relative to the data folder, of all files that the writer may make
+            besides records, dictionaries and binarised text.
         counts: Names of the counts of each split, the number of examples first.
         left_out: Name in ``prepare.json`` for the list of examples that ``skip_empty`` leaves out;
             None if they are not listed.
@@ -133,7 +132,6 @@ class FolderWriter:
 
     table: ClassVar[FieldTable]
     sides: ClassVar[dict[str, tuple[str, str]]] = {"txt": ("words", "unknown")}
-    endings: ClassVar[tuple[str, ...]] = ("jsonl", "visual_ids", "references.jsonl")
     extra_files: ClassVar[frozenset[str]] = frozenset()
     counts: ClassVar[tuple[str, ...]]
     left_out: ClassVar[Optional[str]] = None
@@ -160,24 +158,33 @@ class FolderWriter:
         self.skip_empty = skip_empty
         self.workers = workers
 
-    def begin(self) -> None:
-        """Clear the writer's state before a corpus is written."""
+    def begin_split(self, split: str) -> None:
+        """Clear what the writer counts over the examples of a split."""
 
-    def lines(self, example: Example, counts: dict[str, int]) -> Optional[dict[str, list[str]]]:
-        """Return the lines of an example for the files of its split, and count it in ``counts``.
+    def encode(
+        self, example: Example, counts: dict[str, int]
+    ) -> Optional[tuple[Record, dict[str, list[str]]]]:
+        """Return the record of an example, and for each side its lines, tokens joined by spaces.
 
-        The result maps the suffix of a file, from ``sides`` or ``endings``, to the lines for this
-        file. It is None if the example is left out. ``counts`` are the counts of the split.
+        The result is None if the example is left out. ``counts`` are the counts of the split.
         """
         raise NotImplementedError
 
-    def finish_split(
-        self, folder: Path, split: str, corpus: Corpus, counts: dict[str, int]
-    ) -> None:
-        """Write files to ``folder`` that need all examples of a split."""
+    def record(self, example: Example) -> Record:
+        """Return the fields of an example in the form of the user's JSON lines."""
+        record: Record = {} if example.id is None else {"id": example.id}
+        if self.table.has_albums:
+            record.update(album=example.group, images=example.visual)
+        for field in self.table.texts:
+            texts = example.texts[field.name]
+            record[field.name] = texts if field.many else texts[0]
+        return record
 
-    def finish_text(self, folder: Path, corpus: Corpus, counts: dict[str, dict[str, int]]) -> None:
-        """Write files to ``folder`` that need the text of all splits, before it is binarised."""
+    def finish_split(self, counts: dict[str, int]) -> None:
+        """Add to ``counts`` what is known only after all examples of a split."""
+
+    def finish_text(self, folder: Path, counts: dict[str, dict[str, int]]) -> None:
+        """Change the text of all splits in ``folder`` before it is binarised."""
 
     def finish_folder(self, folder: Path, splits: list[str]) -> None:
         """Add files to ``folder`` that are made from the binarised text."""
@@ -188,10 +195,6 @@ class FolderWriter:
         for vocabulary in self.vocabularies.values():
             options.update(vocabulary.options())
         return options
-
-    def remarks(self, corpus: Corpus) -> dict[str, object]:
-        """Return the entries that a subclass adds to ``prepare.json``."""
-        return {}
 
     def describe(self, counts: dict[str, int]) -> str:
         """Return the counts of a split as one line of text, without counts that are 0."""
@@ -212,7 +215,8 @@ class FolderWriter:
 
     @classmethod
     def files(cls) -> frozenset[str]:
-        """Return the paths, inside the data folder, of all files that the writer may make."""
+        """Return the paths, inside the data folder, of all files that this version or version 0.2
+        may make."""
         # fairseq-preprocess names the files of a pair train.src-tgt.src.bin, with --only-source
         # train.bin
         pair = "-".join(cls.sides)
@@ -220,8 +224,7 @@ class FolderWriter:
         made = cls.dictionary_files()
         for split in SPLITS:
             made += [f"{split}{name}.{end}" for name in binarised for end in ("bin", "idx")]
-            made += [f"text/{split}.{side}" for side in cls.sides]
-            made += [f"{split}.{ending}" for ending in cls.endings]
+            made += [f"{split}.jsonl", *former_files(split, cls.sides)]
         return frozenset(made) | cls.extra_files
 
     def write(
@@ -244,26 +247,28 @@ class FolderWriter:
             strict: Refuse splits and dictionaries whose sizes differ from the published sizes.
             overwrite: Replace prepared data of the same kind.
         """
-        self._check(corpus, strict)
-        kind, files = self.table.kind, self.files()
-        read = {Path(path).resolve() for path in corpus.files}
+        _refuse(corpus.deviations() if strict else [])
+        # fairseq-preprocess can make a dictionary only from training text
+        vocabularies = self.vocabularies.values()
+        if "train" not in corpus.splits and any(v.dictionary is None for v in vocabularies):
+            options = " and ".join(f"--{v.prefix}dictionary" for v in vocabularies)
+            raise UserError(
+                f"{', '.join(corpus.files)}: no training {self.table.nouns}; without them "
+                f"{options} must give the words."
+            )
+        files, read = self.files(), {Path(path).resolve() for path in corpus.files}
         for name in sorted(files):
             if (output / name).resolve() in read:
                 raise UserError(f"--output {output}: would replace {name}, which is read.")
+        kind = self.table.kind
         with partial_folder(output, files, kind=kind, overwrite=overwrite) as partial:
             (partial / "text").mkdir()
-            self.begin()
             exceptions = dict(corpus.exceptions)
             counts = {
                 split: self._write_split(partial, split, corpus, exceptions)
                 for split in corpus.splits
             }
-            self.finish_text(partial, corpus, counts)
-            # the commands name the final folder, where the user can run them again
-            commands = [
-                shlex.join(["fairseq-preprocess", *arguments])
-                for arguments in self.preprocess_arguments(output, list(counts))
-            ]
+            self.finish_text(partial, counts)
             report: dict[str, Any] = {
                 "kind": kind,
                 "package_version": __version__,
@@ -275,66 +280,59 @@ class FolderWriter:
                 "deviations": corpus.deviations(),
                 "exceptions": exceptions,
                 "notes": corpus.notes,
-                **self.remarks(corpus),
-                **({"commands": commands} if len(commands) > 1 else {"command": commands[0]}),
+                "missing": corpus.missing,
             }
             self._binarize(partial, corpus, report, strict)
             self.finish_folder(partial, list(counts))
             self._count_unknown(partial, counts, corpus.notes)
-            # of the records that the binarised text is made from
-            report["digests"] = {
-                split: compute_sha256(partial / f"{split}.jsonl") for split in counts
-            }
+            shutil.rmtree(partial / "text")
             if corpus.write_features is not None:
                 corpus.features_written = corpus.write_features(output, partial)
             text = json.dumps(report, indent=2, ensure_ascii=False) + "\n"
             (partial / REPORT).write_text(text, encoding="utf-8")
+            record_digests(partial, counts)
             return report
-
-    def _check(self, corpus: Corpus, strict: bool) -> None:
-        _refuse(corpus.deviations() if strict else [])
-        vocabularies = self.vocabularies.values()
-        # fairseq-preprocess can make a dictionary only from training text
-        if "train" not in corpus.splits and any(v.dictionary is None for v in vocabularies):
-            options = " and ".join(f"--{v.prefix}dictionary" for v in vocabularies)
-            raise UserError(
-                f"{', '.join(corpus.files)}: no training {self.table.nouns}; without them "
-                f"{options} must give the words."
-            )
 
     def _write_split(
         self, folder: Path, split: str, corpus: Corpus, exceptions: dict[str, list[str]]
     ) -> dict[str, int]:
-        """Write the files of a split to ``folder``, and return the counts of the split. The ids of
-        examples that are left out are added to ``exceptions``."""
+        """Write records and text of a split to ``folder``, and return the counts of the split. The
+        ids of examples that are left out are added to ``exceptions``."""
         counts = {**dict.fromkeys(self.counts, 0), **corpus.counts.get(split, {})}
         left_out: list[str] = []
+        self.begin_split(split)
         with ExitStack() as stack:
-
-            def create(name: str) -> Any:
-                path = folder / name
-                return stack.enter_context(open(path, "w", encoding="utf-8", newline="\n"))
-
-            files: dict[str, Any] = {side: create(f"text/{split}.{side}") for side in self.sides}
-            examples = corpus.splits[split]
+            names = [f"{split}.jsonl", *(f"text/{split}.{side}" for side in self.sides)]
+            records, *texts = (
+                stack.enter_context(open(folder / name, "w", encoding="utf-8", newline="\n"))
+                for name in names
+            )
             # disable=None: progress is shown only on a terminal
-            for example in tqdm(examples, split, unit=f" {self.table.nouns}", disable=None):
-                lines = self.lines(example, counts)
-                if lines is None:
+            progress = tqdm(corpus.splits[split], split, unit=f" {self.table.nouns}", disable=None)
+            for example in progress:
+                encoded = self.encode(example, counts)
+                if encoded is None:
                     left_out.append(str(example.id))
-                    continue
-                for ending, file_lines in lines.items():
-                    # only when needed: without ids there is no file of ids
-                    if ending not in files:
-                        files[ending] = create(f"{split}.{ending}")
-                    files[ending].writelines(line + "\n" for line in file_lines)
+                    if not self.table.has_albums:
+                        continue
+                    encoded = {**self.record(example), "reference_only": True}, {}
+                record, lines = encoded
+                missing = [key for key in dict.fromkeys(example.visual) if key in corpus.missing]
+                if lines and missing:
+                    record["missing"] = missing
+                records.write(json_line(record) + "\n")
+                for side, file in zip(self.sides, texts):
+                    file.writelines(line + "\n" for line in lines.get(side, ()))
+            # people wrote these texts about an album, although their images are missing
+            for example in corpus.further_references.get(split, ()):
+                records.write(json_line({**self.record(example), "reference_only": True}) + "\n")
         if not counts[self.counts[0]]:
             raise UserError(
                 f"{', '.join(corpus.files)}: no {self.table.nouns} are left for {split}."
             )
         if left_out and self.left_out is not None:
             exceptions[f"{split} {self.left_out}"] = left_out
-        self.finish_split(folder, split, corpus, counts)
+        self.finish_split(counts)
         return counts
 
     def tokenize_field(self, example: Example, name: str) -> list[list[str]]:
@@ -371,8 +369,8 @@ class FolderWriter:
         ``name`` is its file name in the data folder, such as ``dict.txt``."""
         return self.vocabularies[name].dictionary
 
-    def preprocess_arguments(self, folder: Path, splits: list[str]) -> list[list[str]]:
-        """Return a list of arguments for each call of fairseq-preprocess on a data folder."""
+    def _preprocess_arguments(self, folder: Path, splits: Iterable[str]) -> list[str]:
+        """Return the arguments of fairseq-preprocess."""
         sides = list(self.sides)
         ending = f".{sides[0]}" if len(sides) == 1 else ""
         arguments = ["--only-source"]
@@ -386,7 +384,7 @@ class FolderWriter:
             arguments += vocabulary.arguments(short, self.dictionary_in(folder, name))
         # By default fairseq pads a dictionary to a multiple of 8 with words that do not exist. A
         # softmax would give them probability, and pretrained embeddings would not fit.
-        return [[*arguments, "--padding-factor", "1", "--workers", str(self.workers)]]
+        return [*arguments, "--padding-factor", "1", "--workers", str(self.workers)]
 
     def _binarize(self, folder: Path, corpus: Corpus, report: dict[str, Any], strict: bool) -> None:
         """Run fairseq-preprocess on the text in ``folder``, and add the dictionaries' sizes, and
@@ -397,7 +395,7 @@ class FolderWriter:
         if words > _WORDS_A_MINUTE:
             minutes = round(words / _WORDS_A_MINUTE)
             logger.info(f"binarising {words:,} words, about {minutes} minutes of one core's time")
-        run_preprocess(self.preprocess_arguments(folder, list(counts))[0])
+        run_preprocess(self._preprocess_arguments(folder, counts))
         sizes: dict[str, int] = {}
         for name, vocabulary in self.vocabularies.items():
             known = read_dictionary_words(folder / name)
@@ -445,8 +443,3 @@ def _refuse(deviations: list[str]) -> None:
 
 def json_line(entry: object) -> str:
     return json.dumps(entry, ensure_ascii=False)
-
-
-def write_lines(path: Path, lines: Iterable[str]) -> None:
-    with open(path, "w", encoding="utf-8", newline="\n") as file:
-        file.writelines(line + "\n" for line in lines)

@@ -112,7 +112,7 @@ def test_an_output_that_exists_is_kept_unless_told_otherwise(source, tmp_path, c
 
 def test_places_that_cannot_be_written_are_refused(source, tmp_path, capsys):
     (tmp_path / "file").write_text("mine")
-    assert "is no folder; name a folder" in message(capsys, source, tmp_path / "file")
+    assert "must be a new folder" in message(capsys, source, tmp_path / "file")
     assert "there is no folder" in message(capsys, source, tmp_path / "none" / "bart")
     assert "is the folder that is read" in message(capsys, source, source, "--overwrite")
     assert os.listdir(tmp_path) == ["file"]

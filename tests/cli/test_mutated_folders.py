@@ -84,37 +84,6 @@ def load(kind, folder):
         task.open_features()
 
 
-PAIR = {"prompts": "wp_source-wp_target.wp_source", "videos": "tran-desc.tran"}
-READ_BY_TRAINING = [
-    *[(kind, f"valid.{PAIR[kind]}.{end}") for kind in PAIR for end in ("bin", "idx")],
-    *[(kind, f"valid.{end}") for kind in ("captions", "stories") for end in ("bin", "idx")],
-    *[(k, f"valid.{x}") for k in OPTIONS if k != "prompts" for x in ("visual_ids",)],
-    *[(k, f"valid.{x}") for k in OPTIONS if k != "prompts" for x in ("references.jsonl",)],
-    ("videos", "valid.unknowns.jsonl"),
-    ("captions", "features.h5"),
-]
-
-
-@pytest.mark.parametrize(("kind", "name"), READ_BY_TRAINING)
-@pytest.mark.parametrize("damage", ["empty", "cut", "remove"])
-def test_training_refuses_damaged_files(copy, kind, name, damage):
-    folder = copy(kind)
-    load(kind, folder)
-    path = folder / name
-    content = path.read_bytes()
-    path.unlink()
-    if damage != "remove":
-        path.write_bytes(b"" if damage == "empty" else content[: len(content) * 2 // 3])
-    if damage == "remove" and name == "valid.references.jsonl":
-        load(kind, folder)  # the binarised text takes its place, which is said
-        return
-    with pytest.raises(UserError) as caught:
-        load(kind, folder)
-    line = str(caught.value)
-    assert name.removesuffix(".idx").removesuffix(".bin") in line
-    assert "\n" not in line
-
-
 def roll(name):
     def change(file):
         file[name][:] = np.roll(file[name][:], 1, axis=0)

@@ -15,6 +15,7 @@ from toy_pos_sequences import make_trained, train
 
 from fairseq_mm.cli.main import main
 from fairseq_mm.data.feature_store import FeatureStore
+from fairseq_mm.data.records import open_split
 from fairseq_mm.inference.embedder import load_embedder
 from fairseq_mm.prepare.tagging import tag_folder
 
@@ -58,9 +59,9 @@ def test_plain_text_and_lines_without_images_are_prepared_alike(tmp_path, capsys
         made.append({p.relative_to(output): p.read_bytes() for p in paths})
         made[-1].pop(Path("prepare.json"))
     assert made[0] == made[1]
-    assert not [path for path in made[0] if "visual_ids" in path.name or "ref" in path.name]
-    found = [made[0][Path(f"text/{split}.txt")].decode() for split in ("train", "test")]
-    assert sorted("".join(found).splitlines()) == sorted(lines)
+    splits = [open_split(tmp_path / "a.txt.out", name) for name in ("train", "test")]
+    assert [split.keys for split in splits] == [None, None]
+    assert sorted(line for split in splits for line in split.texts) == sorted(lines)
 
 
 @pytest.mark.parametrize(
@@ -98,7 +99,7 @@ def test_sentences_are_embedded_without_features(text, embedding, tmp_path, caps
     embedder = load_embedder(embedding, device="cpu")
     dictionary = embedder.task.target_dictionary
     store = FeatureStore(output)
-    lines = (text / "text" / "valid.txt").read_text().splitlines()
+    lines = open_split(text, "valid").texts
     assert store.ids == [f"valid:{i}" for i in range(len(lines))]
     for i, line in enumerate(lines):
         tokens = [*map(dictionary.index, line.split()), dictionary.eos()]
@@ -115,8 +116,10 @@ def test_images_are_captioned_by_what_was_trained_on_text_alone(text, embedding,
         store = str(vectors / f"{split}.h5")
         assert main(["embed", *map(str, arguments), "--output", store]) in (0, None)
         shutil.move(vectors / f"{split}.{split}.visual_ids", vectors / f"{split}.visual_ids")
-        for ending in ("bin", "idx", "tags"):
+        for ending in ("bin", "idx"):
             shutil.copy(text / f"{split}.{ending}", vectors)
+        tags = open_split(text, split).field("tags")
+        (vectors / f"{split}.tags").write_text("".join(f"{line}\n" for line in tags))
     shutil.copy(text / "dict.txt", vectors)
     features = f"{vectors / 'train.h5'}:{vectors / 'valid.h5'}"
     decoder = train(vectors, tmp_path / "decoder", "--arch", "sc_nlm_tiny", "--features", features)
@@ -127,7 +130,7 @@ def test_images_are_captioned_by_what_was_trained_on_text_alone(text, embedding,
     assert main([*map(str, command)]) == 0
     records = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [record["id"] for record in records] == images
-    sentences = (text / "text" / "train.txt").read_text().splitlines()
+    sentences = open_split(text, "train").texts
     for record in records:
         assert record["nearest"]["id"] is None
         assert record["nearest"]["caption"] == sentences[record["nearest"]["line"]]

@@ -67,9 +67,14 @@ def test_an_unknown_tokenizer_is_refused():
         CaptionTokenizer("moses")
 
 
-def test_m_rnn_takes_no_options():
-    with pytest.raises(ValueError, match="always lower-cases and keeps punctuation"):
-        CaptionTokenizer("m_rnn", keep_case=True)
+def test_m_rnn_has_its_own_rules():
+    assert CaptionTokenizer("m_rnn", keep_case=True)("A dog, a cat.") == [
+        "a",
+        "dog",
+        ",",
+        "a",
+        "cat",
+    ]
 
 
 def test_control_symbols_are_found():

@@ -23,18 +23,14 @@ COMMANDS = list(dict.fromkeys(x for text in SECTIONS.values() for x in commands_
 @pytest.fixture
 def parse(monkeypatch, run_recipe, tmp_path):
     """Parse a command of the page."""
-    text = tmp_path / "DATA" / "text"  # a recipe of stories reads the prompts of a split
-    text.mkdir(parents=True)
-    for split in ("train", "valid", "test"):
-        (text / f"{split}.wp_source").write_text("[ WP ] a prompt\n")
-    # a recipe of captions copies these, and the ids that `embed` writes, which is not run
+    # recipes copy these, and the ids that `embed` writes, which is not run
     files = ["DATA/dict.txt"]
-    for split in ("train", "valid"):
-        files += [f"DATA/{split}.{ending}" for ending in ("bin", "idx", "tags")]
+    for split in ("train", "valid", "test"):
+        files += [f"DATA/{split}.{ending}" for ending in ("bin", "idx", "jsonl")]
         files.append(f"SAVE_DIR/data/{split}.{split}.visual_ids")
     for name in files:
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).touch()
+        (tmp_path / name).write_text('{"prompt": "[ WP ] a prompt", "tags": ["D N"]}\n')
 
     return lambda command: parse_command(command, monkeypatch, run_recipe)
 

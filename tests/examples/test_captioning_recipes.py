@@ -1,5 +1,6 @@
 """Recipes of captions and embeddings give one batch, whatever the number of GPUs."""
 
+import json
 import os
 import re
 import signal
@@ -94,12 +95,13 @@ def test_the_papers_embedding_is_trained_as_it_says(run_recipe):
 def test_the_log_bilinear_code_trains_by_sgd(run_recipe, tmp_path):
     files = ["data/dict.txt"]
     for split in ("train", "valid"):
-        files += [f"data/{split}.{ending}" for ending in ("bin", "idx", "tags")]
+        files += [f"data/{split}.{ending}" for ending in ("bin", "idx", "jsonl")]
         files.append(f"saved/data/{split}.{split}.visual_ids")  # of `embed`, which is not run
     for name in files:
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).touch()
+        (tmp_path / name).write_text('{"captions": ["a dog"], "tags": ["D N"]}\n')
     *_, call = run_recipe(EXAMPLE, "train_sc_nlm", *POSITIONAL, PAPER="1")
+    assert (tmp_path / "saved" / "data" / "valid.tags").read_text() == "D N\n"
     args = parse_training(call)
     assert (args.arch, args.optimizer, args.momentum) == ("sc_nlm", "sgd", 0.23)
     # a step of .43 / 40 times (1 - .23) of the gradient is what the code takes
@@ -111,9 +113,12 @@ def test_the_log_bilinear_code_trains_by_sgd(run_recipe, tmp_path):
 
 def test_data_without_tags_is_refused_before_it_is_embedded(run_recipe, tmp_path):
     (tmp_path / "data").mkdir()
-    (tmp_path / "data" / "train.tags").touch()
+    (tmp_path / "data" / "train.jsonl").write_text('{"captions": ["a"], "tags": ["D"]}\n')
+    (tmp_path / "data" / "valid.jsonl").write_text('{"captions": ["a"]}\n')
     stderr = run_recipe(EXAMPLE, "train_sc_nlm", *POSITIONAL, status=2)
-    assert stderr.startswith("train_sc_nlm.sh: data/valid.tags: not found; scripts/tag_pos.py data")
+    assert stderr.startswith(
+        "train_sc_nlm.sh: data/valid.jsonl: has no tags; scripts/tag_pos.py data"
+    )
     assert not (tmp_path / "saved").exists()
 
 
@@ -153,7 +158,8 @@ def make_release(folder):
     (folder / "my models" / "data").mkdir(parents=True)
     for split, name in (("train", "1.jpg"), ("valid", "2.jpg")):
         (folder / "my photos" / name).touch()
-        (folder / "my models" / "data" / f"{split}.visual_ids").write_text(f"{name}\n" * 5)
+        record = {"id": name, "captions": ["a dog"] * 5}
+        (folder / "my models" / "data" / f"{split}.jsonl").write_text(f"{json.dumps(record)}\n")
 
 
 def test_one_command_leads_from_the_release_to_models_and_is_continued(run_recipe, tmp_path):
@@ -199,8 +205,8 @@ def test_own_images_are_trained_on_as_long_as_their_number_asks(run_recipe, tmp_
         (20_000, 100_000, "1000", 4700),
     ):
         out = tmp_path / f"out{images}"
-        (out / "data" / "text").mkdir(parents=True)
-        (out / "data" / "text" / "train.txt").write_text("a dog\n" * captions)
+        (out / "data").mkdir(parents=True)
+        (out / "data" / "prepare.json").write_text(f'"captions": {captions},\n')
         (tmp_path / "own" / "captions.jsonl").write_text(line * images)
         calls = run_recipe(EXAMPLE, "own_images", "own/captions.jsonl", out.name)
         assert subcommands(calls) == ["extract", "prepare", *AFTER_DATA]
@@ -240,8 +246,8 @@ def test_steps_that_were_done_with_other_inputs_are_refused(run_recipe, tmp_path
     (tmp_path / "own").mkdir()
     captions = tmp_path / "own" / "captions.jsonl"
     captions.write_text('{"image": "1.jpg", "captions": ["A dog ."]}\n')
-    (tmp_path / "out" / "data" / "text").mkdir(parents=True)
-    (tmp_path / "out" / "data" / "text" / "train.txt").write_text("a dog\n")
+    (tmp_path / "out" / "data").mkdir(parents=True)
+    (tmp_path / "out" / "data" / "prepare.json").write_text('"captions": 1,\n')
     assert run_recipe(EXAMPLE, "own_images", "own/captions.jsonl", "out") != []
     assert run_recipe(EXAMPLE, "own_images", "own/captions.jsonl", "out") == []
     captions.write_text(captions.read_text() * 2)
@@ -253,12 +259,9 @@ def test_steps_that_were_done_with_other_inputs_are_refused(run_recipe, tmp_path
 
 def make_text(folder):
     folder.mkdir()
-    for name in ("dict.txt", "train.bin", "train.idx", "train.visual_ids"):
+    for name in ("dict.txt", "prepare.json", "train.bin", "train.idx", "train.jsonl"):
         (folder / name).touch()
-    (folder / "valid.references.jsonl").touch()
     (folder / "features.h5").write_text("pooled")
-    (folder / "text").mkdir()
-    (folder / "text" / "train.txt").touch()
 
 
 def test_one_command_trains_on_a_grid_and_then_for_cider(run_recipe, tmp_path):
@@ -284,7 +287,7 @@ def test_one_command_trains_on_a_grid_and_then_for_cider(run_recipe, tmp_path):
     assert {"out/network/separated/mobilenet_v2.pt", "out/network_data/features.h5"} <= set(again)
     assert {"--grid", "out/data/features.h5"} <= set(calls[0])
     assert not (tmp_path / "out" / "data" / "features.h5").exists()  # not the pooled ones
-    for copied in ("valid.references.jsonl", "text/train.txt"):
+    for copied in ("train.jsonl", "prepare.json", "train.idx"):
         assert (tmp_path / "out" / "data" / copied).exists()
     first, joint, second = (parse_training(call) for call in calls if call[0] == "fairseq-train")
     assert (first.arch, first.max_update, first.label_smoothing) == (
@@ -329,7 +332,7 @@ def test_the_strong_recipe_refuses_other_updates_than_it_began_with(
 
 def test_the_strong_recipe_refuses_what_it_cannot_use_before_it_begins(run_recipe, tmp_path):
     error = run_recipe(EXAMPLE, "strong", "text", "photos", "out", status=2)
-    assert error == "text: no prepared data folder: it has no train.visual_ids.\n"
+    assert error == "text: no prepared data folder: it has no train.jsonl.\n"
     make_text(tmp_path / "text")
     error = run_recipe(EXAMPLE, "strong", "text", "photos", "out", status=2, CRITICAL_UPDATES="no")
     assert error == "CRITICAL_UPDATES must be a number of 1 or more, but is no.\n"

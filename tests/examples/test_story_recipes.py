@@ -18,6 +18,7 @@ from toy_story_models import make_story_folder
 from fairseq_mm.cli.main import main
 from fairseq_mm.models._story_parts import part_options
 from fairseq_mm.models.conv_story import ConvStoryModel
+from fairseq_mm.prepare.upgrade import upgrade_folder
 
 EXAMPLE = PACKAGE.parent / "examples/hierarchical_story"
 WIDTHS = "--decoder-embed-dim 8 --decoder-out-embed-dim 6"
@@ -32,6 +33,7 @@ def model_options(call):
 
 def test_recipes_train_tell_and_score(calls_of, tmp_path, monkeypatch, capsys):
     data = make_story_folder(tmp_path / "data with a space", train=6, valid=12)
+    upgrade_folder(data)
     monkeypatch.chdir(tmp_path)
     sequence = (
         ("1_train_prompt_lm", "prompts", "lm", ["gcnn_lm_self_att"], "--decoder-layers [(12,4)]"),
@@ -181,8 +183,8 @@ def test_parameters_of_the_full_size_are_those_of_the_table(calls_of):
 
 
 def test_one_command_trains_the_strongest_rung_and_scores_it(calls_of, tmp_path):
-    (tmp_path / "data" / "text").mkdir(parents=True)
-    (tmp_path / "data" / "text" / "valid.wp_source").touch()
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "valid.jsonl").touch()
     arguments = ("strong", "data", "out", "--max-update", "7")
     calls = calls_of(*arguments, SIZE="small")
     first, second = (parse_training(call) for call in calls[:2])

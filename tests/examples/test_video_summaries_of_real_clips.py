@@ -59,7 +59,9 @@ def test_summaries_of_clips_without_transcripts_follow_the_videos(
     turned = [video for video, _ in pairs[5:] + pairs[:5]]
     for path in data.glob("train.tran-desc.*"):
         (data / path.name.replace("train", "valid", 1)).write_bytes(path.read_bytes())
-    (data / "valid.visual_ids").write_text("".join(f"{video}\n" for video in turned))
+    records = map(json.loads, (data / "train.jsonl").read_text().splitlines())
+    changed = [{**record, "id": video} for record, video in zip(records, turned)]
+    (data / "valid.jsonl").write_text("".join(json.dumps(record) + "\n" for record in changed))
 
     saved = tmp_path / "saved"
     arguments = f"{TASK} --arch vg_bart_base {SIZES} {TEXTS} {TRAIN}".split()

@@ -711,10 +711,12 @@ def tagged(case: Case) -> Records:
     import shutil
 
     shutil.copytree(case.places["captions"], case.out / "made")
+    case.mm("prepare upgrade {out}/made")
     words = case.words("{out}/made --tagger rules")
     printed = script(SCRIPTS / "tag_pos.py", *words)
     assert printed.status == 0, printed.err[-3:]
-    return records.of_folder(case.out / "made", leave_out=("*.h5", "*.bin", "*.idx", "*.lock"))
+    left_out = ("*.h5", "*.bin", "*.idx", "*.lock", "prepare.json")
+    return records.of_folder(case.out / "made", leave_out=left_out)
 
 
 # The table -----------------------------------------------------------------------------------

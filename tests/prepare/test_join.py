@@ -6,6 +6,7 @@ import shutil
 import numpy as np
 import pytest
 from toy_data import write_store
+from written_folder import keys, records
 
 from fairseq_mm.cli.main import main
 from fairseq_mm.data.feature_store import FeatureStore, open_folder_features
@@ -56,14 +57,9 @@ def test_training_is_joined_and_the_rest_is_the_firsts(join, folders, tmp_path):
     assert printed.startswith("train: 3 images, 5 captions, ")
     assert "features.json: 2 feature stores, which stay where they are" in printed
     out = tmp_path / "out"
-    lines = [(folder / "text" / "train.txt").read_text() for folder in folders]
-    assert (out / "text" / "train.txt").read_text() == "".join(lines)
-    ids = (out / "train.visual_ids").read_text().split()
-    assert ids == ["1.jpg", "1.jpg", "2.jpg", "COCO_1.jpg", "COCO_1.jpg"]
-    first = (out / "train.references.jsonl").read_text().splitlines()[0]
-    assert json.loads(first) == {"id": "1.jpg", "references": ["A dog runs.", "A brown dog!"]}
-    assert (out / "valid.visual_ids").read_text().split() == ["3.jpg"]
-    assert not (out / "test.visual_ids").exists()
+    assert records(out, "train") == [*records(folders[0], "train"), *records(folders[1], "train")]
+    assert keys(out, "valid") == ["3.jpg"]
+    assert not (out / "test.jsonl").exists()
     # of all training captions: a 4, dog 3 times
     assert (out / "dict.txt").read_text().split() == ["a", "4", "dog", "3"]
     report = json.loads((out / "prepare.json").read_text())
@@ -77,8 +73,8 @@ def test_training_is_joined_and_the_rest_is_the_firsts(join, folders, tmp_path):
 def test_another_folder_gives_valid_and_test(join, folders, tmp_path):
     assert join(*folders, "--splits-of", folders[1], "--threshold", 1)[0] == 0
     for split, key in (("valid", "COCO_2.jpg"), ("test", "COCO_3.jpg")):
-        assert (tmp_path / "out" / f"{split}.visual_ids").read_text().split() == [key]
-    assert (tmp_path / "out" / "train.visual_ids").read_text().split()[0] == "1.jpg"
+        assert keys(tmp_path / "out", split) == [key]
+    assert keys(tmp_path / "out", "train")[0] == "1.jpg"
 
 
 def test_a_joined_folder_trains(join, folders, tmp_path, monkeypatch):
@@ -99,9 +95,8 @@ def test_ids_of_two_folders_get_their_names(join, tmp_path, folders):
     assert status == 0
     assert "1 ids stand in two folders, such as 1.jpg: ids begin with the name of" in errors
     out = tmp_path / "out"
-    ids = (out / "train.visual_ids").read_text().split()
-    assert ids == ["flickr/1.jpg", "flickr/1.jpg", "flickr/2.jpg", "other/1.jpg"]
-    assert (out / "valid.visual_ids").read_text().split() == ["flickr/3.jpg"]
+    assert keys(out, "train") == ["flickr/1.jpg", "flickr/1.jpg", "flickr/2.jpg", "other/1.jpg"]
+    assert keys(out, "valid") == ["flickr/3.jpg"]
     features = open_folder_features(str(out), preload=True)
     for key, folder in (("flickr/1.jpg", folders[0]), ("other/1.jpg", other)):
         expected = FeatureStore(folder / "features.h5").read("1.jpg")
@@ -113,7 +108,7 @@ def test_no_folder_that_is_joined_is_overwritten(join, folders, tmp_path):
     before = {path: path.read_bytes() for path in folders[1].rglob("*") if path.is_file()}
     status, printed, errors = join(*folders, "--overwrite")
     assert (status, printed, errors.count("\n")) == (2, "", 1)
-    assert f"--output {tmp_path / 'out'}: must be none of the folders that are joined" in errors
+    assert f"--output {tmp_path / 'out'}: has a features.h5, which would be read" in errors
     assert {path: path.read_bytes() for path in folders[1].rglob("*") if path.is_file()} == before
 
 
@@ -141,19 +136,19 @@ def test_folders_that_do_not_fit_are_one_line(join, folders, tmp_path):
     (stores / "features.h5").unlink()
     keys = [one["image"] for one in FLICKR]
     write_store(stores / "features.h5", keys, attributes={"extractor": "resnet152"})
-    cut = tmp_path / "cut"
-    shutil.copytree(other, cut)
-    (cut / "train.visual_ids").write_text("COCO_1.jpg\n")
+    text = tmp_path / "text"
+    arguments = (tmp_path / "coco.jsonl", "--without-images", "--threshold", 1, "--output", text)
+    assert main(["prepare", "captions", *map(str, arguments)]) == 0
     for arguments, message in (
         ([first], "must be two or more different data folders"),
         ([first, first], "must be two or more different data folders"),
-        ([first, tmp_path], "prepare.json: "),
+        ([stores, text], f"{text}: has no features.h5"),
+        ([bare, text], f"{text}: must be a folder of images with captions"),
         ([first, second, "--splits-of", bare], f"--splits-of {bare}: must be one of"),
         ([first, cased], "was made with tokenizer = words, keep_case = True"),
         ([first, bare], f"{bare}: has no features.h5, but {first} has"),
         ([first, tmp_path / "a"], "features have dimension 7"),
         ([stores, tmp_path / "b"], "extractor = 'vgg16'"),
-        ([first, cut], "must agree line by line"),
     ):
         status, printed, errors = join(*arguments)
         assert (status, printed) == (2, ""), arguments

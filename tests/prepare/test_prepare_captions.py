@@ -4,6 +4,7 @@ import json
 
 import numpy as np
 import pytest
+from written_folder import binarised, records, tokens
 
 from fairseq_mm.cli.main import main
 
@@ -37,16 +38,13 @@ def test_own_data_becomes_a_data_folder(prepare, tmp_path):
     assert lines[1] == "valid: 2 images, 4 captions, 14 words (14.29% unknown)"
     assert lines[2] == "test: 1 images, 2 captions, 7 words (14.29% unknown)"
     assert lines[3] == "dict.txt: 5 words, 9 types with fairseq's symbols"
-    assert lines[4].startswith("fairseq-preprocess --only-source --trainpref ")
-    assert lines[4].endswith(f"--destdir {tmp_path / 'out'} --thresholdsrc 2 --padding-factor 1"
-                             " --workers 1")  # fmt: skip
-    assert lines[5:] == [f"wrote {tmp_path / 'out'}"]
+    assert lines[4:] == [f"wrote {tmp_path / 'out'}"]
     report = json.loads((tmp_path / "out" / "prepare.json").read_text())
     assert report["data_set"] == "own"
     assert report["options"]["tokenizer"] == "words"
     assert report["counts"]["valid"]["images"] == 2
-    references = (tmp_path / "out" / "train.references.jsonl").read_text().splitlines()
-    assert json.loads(references[0])["references"] == ["A cat no0.", "The cat's ball"]
+    record = {"id": "0.jpg", "captions": ["A cat no0.", "The cat's ball"]}
+    assert records(tmp_path / "out", "train")[0] == record
 
 
 def test_the_same_call_gives_the_same_folder(prepare, tmp_path):
@@ -69,7 +67,8 @@ def test_the_same_call_gives_the_same_folder(prepare, tmp_path):
 )
 def test_the_tokenizer_can_be_chosen(prepare, tmp_path, tokenizer, options, text):
     assert prepare("--tokenizer", tokenizer, "--threshold", 1, *options)[0] == 0
-    assert (tmp_path / "out" / "text" / "train.txt").read_text().startswith(text)
+    assert binarised(tmp_path / "out", "train")[:2] == text.splitlines()
+    assert tokens(tmp_path / "out", "train")[:2] == text.splitlines()
 
 
 def test_a_folder_without_valid_split_says_what_follows(prepare):

@@ -1,12 +1,12 @@
 """``fairseq-mm prepare how2``: the release becomes a data folder with features."""
 
-import json
-
 import numpy as np
 import pytest
 import toy_subwords
+from written_folder import keys, records, tokens
 
 from fairseq_mm.data.feature_store import FeatureStore
+from fairseq_mm.data.records import split_names
 from fairseq_mm.data.subwords import Subwords
 
 
@@ -22,11 +22,11 @@ def prepare(run_command, tmp_path):
 @pytest.fixture
 def release(tmp_path):
     """Text with ids, features of all videos but one."""
-    for name, keys in (("sum_train", ["a", "b", "c"]), ("sum_cv", ["d"]), ("sum_devtest", ["e"])):
+    for name, videos in (("sum_train", ["a", "b", "c"]), ("sum_cv", ["d"]), ("sum_devtest", ["e"])):
         folder = tmp_path / "text" / name
         folder.mkdir(parents=True)
         for side in ("tran", "desc"):
-            text = "".join(f"{key} {side} of the video\n" for key in keys)
+            text = "".join(f"{key} {side} of the video\n" for key in videos)
             (folder / f"{side}.tok.txt").write_text(text)
     (tmp_path / "actions").mkdir()
     for i, key in enumerate("acdef", start=1):
@@ -60,7 +60,7 @@ def test_text_and_features_become_a_data_folder(prepare, release):
     )
     assert lines[3] == ("exception, train videos missing: 1 (b; all in prepare.json)")
     assert lines[-2:] == [f"wrote {folder}", f"wrote {folder}/features.h5: 4 videos"]
-    assert (folder / "text" / "train.tran").read_text() == "tran of the video\n" * 2
+    assert tokens(folder, "train", "tran") == ["tran of the video"] * 2
     store = FeatureStore(folder / "features.h5")
     assert list(store.ids) == ["a", "c", "d", "e"]
     status, out, _ = prepare(*options, "--missing", "drop", "--overwrite")
@@ -74,8 +74,7 @@ def test_text_and_features_become_a_data_folder(prepare, release):
 def test_text_alone_of_some_splits_is_enough(prepare, release):
     status, _, _ = prepare(release / "text", "--valid", "--test", "sum_cv")
     assert status == 0
-    files = {path.name for path in (release / "out").glob("*.visual_ids")}
-    assert files == {"train.visual_ids", "test.visual_ids"}
+    assert split_names(release / "out") == ["train", "test"]
     assert not (release / "out" / "features.h5").exists()
 
 
@@ -100,20 +99,16 @@ def test_the_twelve_real_videos_are_prepared(prepare, shared_data, tmp_path):
         "(38.46% unknown); on average 215.8 tokens in a transcript and 29.2 in a summary",
     ]
     store = FeatureStore(folder / "features.h5")
-    ids = [
-        line
-        for split in ("train", "valid", "test")
-        for line in (folder / f"{split}.visual_ids").read_text().splitlines()
-    ]
+    ids = [key for split in ("train", "valid", "test") for key in keys(folder, split)]
     assert list(store.ids) == ids
     frames = sorted(store.count_rows(key) for key in ids)
     assert (len(ids), frames[0], frames[-1], sum(frames)) == (12, 88, 301, 2295)
     key = "gk0hmh49gCQ"
     original = np.load(clips / "video_action_features" / f"{key}.npy")
     assert np.array_equal(store.read(key), original)
-    first = json.loads((folder / "test.references.jsonl").read_text().splitlines()[0])
+    first = records(folder, "test")[0]
     assert first["id"] == key
-    assert first["references"][0].startswith("learn tips on how to design your garden around a col")
+    assert first["summary"].startswith("learn tips on how to design your garden around a col")
 
 
 def test_the_twelve_real_videos_are_prepared_in_pieces(prepare, shared_data, tmp_path):
@@ -123,8 +118,6 @@ def test_the_twelve_real_videos_are_prepared_in_pieces(prepare, shared_data, tmp
     status, _, err = prepare(text, *SETS.split(), "--pretrained", folder)
     assert (status, err) == (0, "")
     subwords = Subwords.load(tmp_path / "out")
-    pieces = (tmp_path / "out" / "text" / "test.tran").read_text().splitlines()
-    transcripts = (tmp_path / "out" / "test.transcripts.jsonl").read_text().splitlines()
-    assert [subwords.decode(line) for line in pieces] == [
-        json.loads(line)["transcript"] for line in transcripts
-    ]
+    pieces = tokens(tmp_path / "out", "test", "tran")
+    transcripts = [record["transcript"] for record in records(tmp_path / "out", "test")]
+    assert [subwords.decode(line) for line in pieces] == transcripts

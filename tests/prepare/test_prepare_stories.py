@@ -5,6 +5,7 @@ import re
 
 import numpy as np
 import pytest
+from written_folder import records, tokens
 
 from fairseq_mm.data.feature_store_writer import FeatureStoreWriter
 
@@ -57,12 +58,9 @@ def test_own_data_becomes_a_data_folder(prepare, tmp_path):
         "train: 4 stories, 2 albums, 2 image sequences, 10 images, 60 words (6.67% unknown)",
         "valid: 2 stories, 1 albums, 1 image sequences, 5 images, 30 words (6.67% unknown)",
         "dict.txt: 8 words, 12 types with fairseq's symbols",
-        f"fairseq-preprocess --only-source --trainpref {tmp_path}/out/text/train.txt --validpref "
-        f"{tmp_path}/out/text/valid.txt --destdir {tmp_path}/out --thresholdsrc 4 "
-        "--padding-factor 1 --workers 1",
         f"wrote {tmp_path / 'out'}",
     ]
-    text = (tmp_path / "out" / "text" / "train.txt").read_text().splitlines()[0]
+    text = tokens(tmp_path / "out", "train")[0]
     assert re.fullmatch(
         r"it 's day\d \. <sent> we ran ! <sent> we ran \. <sent> we ran \. <sent> home \.", text
     )
@@ -79,7 +77,7 @@ def test_text_can_keep_its_case_and_its_splits(prepare, tmp_path):
     status, out, err = prepare(*options)
     assert (status, err) == (0, "no valid split: train with --disable-validation\n")
     assert "(0.00% unknown)" in out
-    text = (tmp_path / "out" / "text" / "train.txt").read_text().splitlines()[0]
+    text = tokens(tmp_path / "out", "train")[0]
     assert text == "It's Day0. <sent> We ran! <sent> We ran. <sent> We ran. <sent> Home."
 
 
@@ -99,8 +97,7 @@ def test_images_that_the_store_lacks_are_refused_dropped_or_masked(prepare, stor
     assert "exception, train stories left out, images missing: 2 (3, 4; all in pre" in out
     status, out, _ = prepare(*options, "--missing", "keep", "--overwrite")
     assert out.startswith("train: 6 stories, 3 albums, 3 image sequences")
-    assert "missing_images.txt: images without features: 1" in out
-    assert (tmp_path / "out" / "missing_images.txt").read_text() == "1_3.jpg\n"
+    assert records(tmp_path / "out", "train")[2]["missing"] == ["1_3.jpg"]
 
 
 def test_keys_are_as_they_stand_in_the_data_on_request(prepare, store, tmp_path):
@@ -109,8 +106,7 @@ def test_keys_are_as_they_stand_in_the_data_on_request(prepare, store, tmp_path)
     status, _, err = prepare(*options, "--keys", "path", "--overwrite")
     assert status == 2
     assert "image photos/0_0.jpg of story 1 is missing (not in the feature store)" in err
-    ids = (tmp_path / "out" / "train.visual_ids").read_text().splitlines()
-    assert ids[0].split("\t")[0] == "0_0.jpg"
+    assert records(tmp_path / "out", "train")[0]["images"][0] == "0_0.jpg"
 
 
 def test_stories_with_an_empty_sentence_are_refused(prepare, data):

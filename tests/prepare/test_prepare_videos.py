@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pytest
 import toy_subwords
+from written_folder import keys, records, tokens
 
 from fairseq_mm.data.feature_store_writer import FeatureStoreWriter
 
@@ -48,17 +49,12 @@ def test_own_data_becomes_a_data_folder(prepare, tmp_path):
         "valid: 1 videos, 4 transcript tokens (25.00% unknown), 3 summary tokens "
         "(0.00% unknown); on average 4.0 tokens in a transcript and 3.0 in a summary",
         "dict.tran.txt = dict.desc.txt: 6 words, 10 types with fairseq's symbols",
-        f"fairseq-preprocess --source-lang tran --target-lang desc --joined-dictionary --trainpref "
-        f"{out_folder}/text/train --validpref {out_folder}/text/valid --destdir {out_folder} "
-        "--thresholdsrc 2 --padding-factor 1 --workers 1",
         f"wrote {out_folder}",
     ]
-    ids = [*lines(out_folder / "train.visual_ids"), *lines(out_folder / "valid.visual_ids")]
+    ids = [*keys(out_folder, "train"), *keys(out_folder, "valid")]
     assert sorted(ids) == [f"{i}.mp4" for i in range(6)]
-    assert set(lines(out_folder / "text" / "train.desc")) == {"the talk !"}
-    assert json.loads(lines(out_folder / "train.references.jsonl")[0])["references"] == [
-        "The Talk!"
-    ]
+    assert set(tokens(out_folder, "train")) == {"the talk !"}
+    assert records(out_folder, "train")[0]["summary"] == "The  Talk!"
     options = json.loads((out_folder / "prepare.json").read_text())["options"]
     assert (options["tokenizer"], options["subwords"], options["threshold"]) == ("words", "none", 2)
 
@@ -68,8 +64,8 @@ def test_without_valid_videos_the_remedy_is_named(prepare, tmp_path):
     assert status == 0
     assert err == "no valid split: train with --disable-validation\n"
     out = tmp_path / "out"
-    assert lines(out / "text" / "train.desc")[0] == "The Talk!"
-    assert lines(out / "train.visual_ids") == [str(i) for i in range(6)]
+    assert tokens(out, "train")[0] == "The Talk!"
+    assert keys(out, "train") == [str(i) for i in range(6)]
 
 
 def test_videos_without_features_are_left_out_when_asked_for(prepare, tmp_path):
@@ -88,7 +84,7 @@ def test_videos_without_features_are_left_out_when_asked_for(prepare, tmp_path):
     status, out, _ = prepare(*options)
     assert status == 0
     assert "exception, train videos missing: 1 (5.mp4; all in prep" in out
-    assert len(lines(tmp_path / "out" / "train.visual_ids")) == 5
+    assert len(keys(tmp_path / "out", "train")) == 5
     status, _, err = prepare(*options, "--keys", "stem", "--overwrite")
     assert (
         status,
@@ -112,7 +108,6 @@ def test_a_pretrained_folder_brings_dictionary_and_subwords(prepare, tmp_path):
     assert (folder / "vocab.bpe").read_text() == merges.read_text()
     assert lines(folder / "dict.desc.txt") == lines(dictionary)
     assert "(0.00% unknown)" in out.splitlines()[0]
-    assert f"--srcdict {dictionary} --padding-factor 1" in out
 
 
 def test_a_sentencepiece_model_is_taken(prepare, tmp_path):
@@ -120,7 +115,7 @@ def test_a_sentencepiece_model_is_taken(prepare, tmp_path):
     assert prepare("--pretrained", folder, "--tokenizer", "lower")[0] == 0
     model = tmp_path / "out" / "sentencepiece.model"
     assert model.read_bytes() == (folder / "spiece.model").read_bytes()
-    assert "".join(lines(tmp_path / "out" / "text" / "train.desc")[0].split()) == "▁the▁talk!"
+    assert "".join(tokens(tmp_path / "out", "train")[0].split()) == "▁the▁talk!"
     assert lines(tmp_path / "out" / "dict.tran.txt") == lines(folder / "dict.txt")
 
 
@@ -132,8 +127,8 @@ def test_unknown_words_are_numbered(prepare, tmp_path):
     assert dictionary.endswith("3 of them indexed OOV tokens")
     assert "23 transcript tokens (0.00% unknown)" in out.splitlines()[0]
     assert "6 numbered in transcripts" in out.splitlines()[0]
-    assert lines(tmp_path / "out" / "text" / "train.tran")[0] == "it 's <unk-0> ."
-    assert lines(tmp_path / "out" / "train.unknowns.jsonl")[0] == '["talk0"]'
+    assert tokens(tmp_path / "out", "train", "tran")[0] == "it 's <unk-0> ."
+    assert records(tmp_path / "out", "train")[0]["unknowns"] == ["talk0"]
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,10 @@ import tarfile
 import numpy as np
 import pytest
 from PIL import Image
+from written_folder import keys, tokens
 
 from fairseq_mm.data.feature_store_writer import FeatureStoreWriter
+from fairseq_mm.data.records import open_split
 
 
 @pytest.fixture
@@ -55,10 +57,6 @@ def release(tmp_path):
     return folder
 
 
-def lines(path):
-    return path.read_text().splitlines()
-
-
 def test_the_release_becomes_a_data_folder(prepare, tmp_path):
     status, out, err = prepare("--threshold", 3)
     assert status == 0
@@ -75,8 +73,8 @@ def test_the_release_becomes_a_data_folder(prepare, tmp_path):
         "dict.txt: 10 words, 14 types with fairseq's symbols",
     ]
     folder = tmp_path / "out"
-    assert lines(folder / "train.visual_ids")[1:] == ["10\t11\t12\t13\t14", "20\t21\t22\t23\t24"]
-    assert lines(folder / "text" / "valid.txt") == [
+    assert keys(folder, "train")[1:] == ["10\t11\t12\t13\t14", "20\t21\t22\t23\t24"]
+    assert tokens(folder, "valid") == [
         " <sent> ".join(f"[male] was at {place} ." for place in range(5))
     ]
     report = json.loads((folder / "prepare.json").read_text())
@@ -103,7 +101,7 @@ def test_stories_of_images_that_are_gone_are_dropped(prepare, images, tmp_path):
     assert status == 0
     assert "exception, train images missing: 1 (23; all in prepare.json)" in out
     assert "exception, train stories left out, images missing: 1 (c; all in" in out
-    assert lines(tmp_path / "out" / "train.visual_ids") == ["10\t11\t12\t13\t14"] * 2
+    assert keys(tmp_path / "out", "train") == ["10\t11\t12\t13\t14"] * 2
     report = json.loads((tmp_path / "out" / "prepare.json").read_text())
     assert report["missing"] == {"23": "no such file"}
     # as many stories as were read, whatever was left out
@@ -127,9 +125,7 @@ def test_the_stores_own_keys_are_taken(prepare, store, tmp_path):
     assert status == 0
     assert "exception, train images missing: 5 (20, 21, 22, ...; all in" in out
     ids = "\t".join(f"{n}.jpg" for n in range(10, 15))
-    assert lines(tmp_path / "out" / "train.visual_ids") == [ids] * 2
-    with open(tmp_path / "out" / "train.references.jsonl") as file:
-        assert json.loads(file.readline())["id"] == ids
+    assert keys(tmp_path / "out", "train") == [ids] * 2
 
 
 def test_missing_images_can_be_refused(prepare, store, release):
@@ -155,7 +151,7 @@ def test_descriptions_in_sequence_have_the_layout_of_stories(prepare, tmp_path):
     status, out, err = prepare("--threshold", 1, "--tier", "description-in-sequence")
     assert (status, err) == (0, "")
     assert out.startswith("train: 3 stories, 3 albums, 2 image sequences")
-    assert (tmp_path / "out" / "train.stories.jsonl").exists()
+    assert open_split(tmp_path / "out", "train").field("album")[0] == "album of a"
 
 
 def test_descriptions_in_isolation_are_captions(prepare, images, tmp_path):
@@ -166,14 +162,14 @@ def test_descriptions_in_isolation_are_captions(prepare, images, tmp_path):
     assert "exception, train images missing: 5 (23, 40, 41, ...; all in prep" in out
     folder = tmp_path / "out"
     assert json.loads((folder / "prepare.json").read_text())["kind"] == "captions"
-    assert lines(folder / "text" / "valid.txt")[0] == "[male] was at 4 ."
-    assert lines(folder / "train.visual_ids")[:3] == ["14", "14", "10"]
+    assert tokens(folder, "valid")[0] == "[male] was at 4 ."
+    assert keys(folder, "train")[:3] == ["14", "14", "10"]
 
 
 def test_descriptions_take_the_stores_keys_too(prepare, store, tmp_path):
     options = ["--tier", "description-in-isolation", "--threshold", 2, "--features", store]
     assert prepare(*options)[0] == 0
-    assert set(lines(tmp_path / "out" / "valid.visual_ids")) == {f"{n}.jpg" for n in range(30, 35)}
+    assert set(keys(tmp_path / "out", "valid")) == {f"{n}.jpg" for n in range(30, 35)}
 
 
 @pytest.mark.parametrize(
@@ -204,5 +200,5 @@ def test_the_small_release_becomes_a_data_folder(run_command, shared_data, tmp_p
     release, options = shared_data("vist_mini"), ("--threshold", 3)
     assert run_command("prepare", "vist", release, "--output", tmp_path / "out", *options)[0] == 0
     counts = json.loads((tmp_path / "out" / "prepare.json").read_text())["counts"]
-    assert counts["train"]["stories"] == len(lines(tmp_path / "out" / "text" / "train.txt")) == 2802
+    assert counts["train"]["stories"] == len(keys(tmp_path / "out", "train")) == 2802
     assert counts["valid"]["image_sequences"] == 100

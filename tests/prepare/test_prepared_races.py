@@ -70,13 +70,17 @@ def test_a_second_preparation_is_refused_while_the_first_one_writes(tmp_path, ki
 
 
 def test_tags_are_not_written_while_their_text_is_prepared(tmp_path):
-    (tmp_path / "text").mkdir()
-    (tmp_path / "text" / "train.txt").write_text("a dog runs\n")
-    with locked_folder(str(tmp_path)), pytest.raises(UserError, match="another process is writing"):
-        list(tag_folder(tmp_path, tagger="rules"))
-    (tmp_path / "lock").unlink()
-    assert len(list(tag_folder(tmp_path, tagger="rules"))) == 1
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["text", "train.tags"]
+    data, output = write_data(tmp_path / "data.jsonl", "captions"), tmp_path / "out"
+    assert prepare("captions", data, output) == (0, [])
+    before = contents(output)
+    with locked_folder(str(output)), pytest.raises(UserError, match="another process is writing"):
+        list(tag_folder(output, tagger="rules"))
+    (output / "lock").unlink()
+    assert contents(output) == before
+    assert len(list(tag_folder(output, tagger="rules"))) == 1
+    record = json.loads((output / "train.jsonl").read_text().partition("\n")[0])
+    assert [len(tags.split()) for tags in record["tags"]] == [2] * 5
+    assert contents(output).keys() == before.keys()
 
 
 def test_features_can_be_written_meanwhile(tmp_path):
@@ -123,7 +127,7 @@ class KilledError(BaseException):
     pass
 
 
-@pytest.mark.parametrize("call", [0, 1, 3, 6])
+@pytest.mark.parametrize("call", [0, 1, 3, 5])
 def test_a_run_killed_while_its_files_move_is_finished_by_the_next(
     tmp_path, monkeypatch, capsys, call
 ):
@@ -176,15 +180,14 @@ def race(kind, data, output, start, results):
 def run_of(folder):
     """The run whose files they are, all of them."""
     runs = set()
-    texts = [folder / "train.references.jsonl", folder / "dict.txt", folder / "train.visual_ids"]
-    for path in [*texts, *(folder / "text").iterdir(), folder / "prepare.json"]:
-        text = path.read_text()
+    for name in ("train.jsonl", "dict.txt", "prepare.json"):
+        text = (folder / name).read_text()
         runs |= {run for run in ("alpha", "beta") if run in text}
     (run,) = runs
     lines = {"alpha": 60, "beta": 85}[run]
     report = json.loads((folder / "prepare.json").read_text())
     assert report["counts"]["train"]["captions"] == lines
-    assert len((folder / "train.visual_ids").read_text().splitlines()) == lines
+    assert len((folder / "train.jsonl").read_text().splitlines()) == lines // 5
     # fairseq's index: a header with the number of lines at byte 18
     assert np.fromfile(folder / "train.idx", np.int64, 1, offset=18)[0] == lines
     assert not list(folder.glob("**/lock"))

@@ -3,6 +3,7 @@
 import json
 
 import pytest
+from written_folder import keys, records
 
 from fairseq_mm.cli.main import main
 from fairseq_mm.data.caption_text import CaptionTokenizer
@@ -185,10 +186,8 @@ def test_flickr30k_by_lists_of_images(tmp_path, capsys):
     lists = [f"{split}={tmp_path / split}.txt" for split in ("train", "valid")]
     command = ["prepare", "flickr30k", str(tokens), "--threshold", "1", "--split-ids", *lists]
     assert main([*command, "--output", str(tmp_path / "out")]) == 0
-    assert (tmp_path / "out" / "train.visual_ids").read_text().split() == [
-        *("1.jpg", "1.jpg", "3.jpg", "3.jpg"),
-    ]
-    assert (tmp_path / "out" / "valid.visual_ids").read_text().split() == ["2.jpg"] * 2
+    assert keys(tmp_path / "out", "train") == ["1.jpg", "1.jpg", "3.jpg", "3.jpg"]
+    assert keys(tmp_path / "out", "valid") == ["2.jpg"] * 2
     report = json.loads((tmp_path / "out" / "prepare.json").read_text())
     assert report["exceptions"] == {"captions without a split": ["4.jpg"]}
     capsys.readouterr()
@@ -233,11 +232,8 @@ def test_kaggles_file_is_drawn_from(tmp_path, capsys, name):
     file.write_text("\n".join([*lines, "3.jpg,Two men ."]) + "\n")
     arguments = ["--threshold", "1", "--valid-size", "1", "--output", str(tmp_path / "out")]
     assert main(["prepare", name, str(file), *arguments]) == 0
-    found = {}
-    for path in (tmp_path / "out").glob("*.references.jsonl"):
-        for line in path.read_text().splitlines():
-            found[json.loads(line)["id"]] = json.loads(line)["references"]
-    assert found == {
+    found = [x for split in ("train", "valid") for x in records(tmp_path / "out", split)]
+    assert {record["id"]: record["captions"] for record in found} == {
         "1.jpg": ['A dog , a "cat" .', "A dog, a man ."],
         "2.jpg": ["A man ."],
         "3.jpg": ["Two men ."],

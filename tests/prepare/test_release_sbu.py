@@ -1,6 +1,7 @@
 """SBU captioned photos, from tiny files in the official layout."""
 
 import pytest
+from written_folder import keys
 
 from fairseq_mm.cli.main import main
 from fairseq_mm.errors import UserError
@@ -33,8 +34,7 @@ def test_lines_of_both_files_belong_together(release):
 def test_the_command_draws_a_split(release, tmp_path):
     options = ["--valid-size", "1", "--threshold", "1", "--output", str(tmp_path / "out")]
     assert main(["prepare", "sbu", str(release), *options]) == 0
-    found = [(tmp_path / "out" / f"{s}.visual_ids").read_text() for s in ("train", "valid")]
-    assert {name for ids in found for name in ids.split()} == {
+    assert {*keys(tmp_path / "out", "train"), *keys(tmp_path / "out", "valid")} == {
         "4385058960_b0f291553e.jpg",
         "2148024429_06aec6e8ca.jpg",
     }

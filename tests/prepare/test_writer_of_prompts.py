@@ -1,11 +1,10 @@
 """Pairs by split -> data folder: what stands in it, and that a failure leaves nothing."""
 
 import json
-import shlex
-import shutil
 from pathlib import Path
 
 import pytest
+from written_folder import binarised, records
 
 from fairseq_mm.errors import UserError
 from fairseq_mm.prepare import writer
@@ -53,7 +52,7 @@ def write(splits, output, *, fields=None, strict=False, overwrite=False, **optio
         vocabularies[f"dict.wp_{side}.txt"] = Vocabulary(
             {"source": "prompts", "target": "stories"}[side], 1, prefix=f"{side}-", **given
         )
-    made = PromptWriter(str.split, vocabularies, **options)
+    made = PromptWriter(str.split, vocabularies, settings={"tokenizer": "whitespace"}, **options)
     data = splits if isinstance(splits, Corpus) else corpus(splits, **(fields or {}))
     return made.write(data, output, strict=strict, overwrite=overwrite)
 
@@ -63,11 +62,7 @@ def files_in(folder):
     return {path.relative_to(folder).as_posix(): path.read_bytes() for path in paths}
 
 
-def lines_of(path):
-    return path.read_text(encoding="utf-8").splitlines()
-
-
-def test_the_folder_holds_text_and_binarised_pairs_and_two_language_models(tmp_path):
+def test_the_folder_holds_records_binarised_pairs_and_two_language_models(tmp_path):
     out = tmp_path / "out"
     write(EXAMPLE, out)
     splits = ("train", "valid", "test")
@@ -75,7 +70,6 @@ def test_the_folder_holds_text_and_binarised_pairs_and_two_language_models(tmp_p
     assert sorted(files_in(out)) == sorted(
         ["dict.wp_source.txt", "dict.wp_target.txt", "prepare.json"]
         + ["prompts/dict.txt", "stories/dict.txt", *(f"{split}.jsonl" for split in splits)]
-        + [f"text/{split}.{side}" for split in splits for side in ("wp_source", "wp_target")]
         + [
             name
             for split in splits
@@ -88,28 +82,26 @@ def test_the_folder_holds_text_and_binarised_pairs_and_two_language_models(tmp_p
             )
         ]
     )
-    assert lines_of(out / "text" / "valid.wp_source") == ["a dog", "a bird"]
-    assert lines_of(out / "text" / "valid.wp_target") == ["the bird ran off .", "it flew"]
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["out"]
+    assert records(out, "valid") == [
+        {"prompt": "a dog", "story": "the bird ran off ."},
+        {"prompt": "a bird", "story": "it flew"},
+    ]
 
 
 def test_fairseq_reads_back_what_was_written(tmp_path):
-    from fairseq.data import Dictionary, data_utils
-
     report = write(EXAMPLE, tmp_path / "out", source_threshold=2, target_threshold=3)
-    base = tmp_path / "out" / "valid.wp_source-wp_target"
-    words = {}
-    for side in ("wp_source", "wp_target"):
-        dictionary = Dictionary.load(str(tmp_path / "out" / f"dict.{side}.txt"))
-        words[side] = dictionary.symbols[4:]
-        dataset = data_utils.load_indexed_dataset(f"{base}.{side}", dictionary)
-        words[f"valid {side}"] = [dictionary.string(line) for line in dataset]
+    out = tmp_path / "out"
     # prompts: a 3, and 2 each of [, ], WP, cat; stories: the 4, cat 3; a count that equals the
     # threshold stays
-    assert words["wp_source"] == ["a", "WP", "[", "]", "cat"]
-    assert words["wp_target"] == ["the", "cat"]
-    assert words["valid wp_source"] == ["a <unk>", "a <unk>"]
-    assert words["valid wp_target"] == ["the <unk> <unk> <unk> <unk>", "<unk> <unk>"]
+    assert (out / "dict.wp_source.txt").read_text().split()[::2] == ["a", "WP", "[", "]", "cat"]
+    assert (out / "dict.wp_target.txt").read_text().split()[::2] == ["the", "cat"]
+    assert binarised(out, "valid", "wp_source") == ["a <unk>", "a <unk>"]
+    expected = ["the <unk> <unk> <unk> <unk>", "<unk> <unk>"]
+    assert binarised(out, "valid", "wp_target") == expected
+    for folder, side in (("prompts", "wp_source"), ("stories", "wp_target")):
+        for end in ("bin", "idx"):
+            alone = (out / folder / f"valid.{end}").read_bytes()
+            assert alone == (out / f"valid.wp_source-wp_target.{side}.{end}").read_bytes()
     assert report["dictionary_words"] == {"dict.wp_source.txt": 5, "dict.wp_target.txt": 2}
     assert report["counts"]["valid"] == {
         "pairs": 2, "prompts": 2, "prompt_words": 4, "story_words": 7, "stories_cut": 0,
@@ -119,27 +111,11 @@ def test_fairseq_reads_back_what_was_written(tmp_path):
     }  # fmt: skip
 
 
-@pytest.mark.parametrize("workers", [1, 3])
-def test_the_printed_commands_make_the_same_files(tmp_path, workers):
-    made, bare = tmp_path / "made", tmp_path / "bare"
-    commands = write(EXAMPLE, made, target_threshold=2, workers=workers)["commands"]
-    shutil.copytree(made / "text", bare / "text")
-    assert len(commands) == 3
-    for command in commands:
-        program, *arguments = shlex.split(command.replace(str(made), str(bare)))
-        assert program == "fairseq-preprocess"
-        run_preprocess(arguments)
-    expected, found = files_in(made), files_in(bare)
-    for name in ("prepare.json", "train.jsonl", "valid.jsonl", "test.jsonl"):
-        del expected[name]
-    assert found == expected
-
-
 def test_stories_are_cut_to_their_first_words(tmp_path):
     report = write(EXAMPLE, tmp_path / "out", story_words=4)
-    assert lines_of(tmp_path / "out" / "text" / "train.wp_target") == [
-        "the cat sat .", "a cat the cat", "the dog ran",
-    ]  # fmt: skip
+    cut = ["the cat sat .", "a cat the cat", "the dog ran"]
+    assert binarised(tmp_path / "out", "train", "wp_target") == cut
+    assert records(tmp_path / "out", "train")[0]["story"] == EXAMPLE["train"][0][1]
     counts = report["counts"]["train"]
     assert (counts["stories_cut"], counts["words_cut"], counts["story_words"]) == (2, 3 + 1, 11)
     whole = write(EXAMPLE, tmp_path / "whole", story_words=0)["counts"]["train"]
@@ -162,7 +138,6 @@ def test_dictionaries_can_be_given_for_one_side_or_for_data_without_train(tmp_pa
     one = write(EXAMPLE, tmp_path / "one", source_dictionary=tmp_path / "source.txt")
     assert one["dictionary_words"]["dict.wp_source.txt"] == 2
     assert (tmp_path / "one" / "prompts" / "dict.txt").read_text() == "dog 7\na 3\n"
-    assert f"--srcdict {tmp_path / 'source.txt'} --thresholdtgt 1" in one["commands"][0]
     assert one["options"]["source_threshold"] is None
     valid = {"valid": EXAMPLE["valid"]}
     with pytest.raises(UserError, match=r"data.jsonl: no training pairs; without them --source-di"):
@@ -177,10 +152,10 @@ def test_dictionaries_can_be_given_for_one_side_or_for_data_without_train(tmp_pa
     assert "prompts_in_train" not in two["counts"]["valid"]
 
 
-def test_ids_are_listed_line_by_line(tmp_path):
+def test_records_have_their_ids(tmp_path):
     write(EXAMPLE, tmp_path / "out", fields={"ids": True})
-    assert lines_of(tmp_path / "out" / "train.ids") == ["train-1", "train-2", "train-3"]
-    assert lines_of(tmp_path / "out" / "test.ids") == ["test-1"]
+    ids = [record["id"] for record in records(tmp_path / "out", "train")]
+    assert ids == ["train-1", "train-2", "train-3"]
 
 
 @pytest.mark.parametrize(
@@ -200,8 +175,8 @@ def test_a_half_without_words_is_refused_by_line_or_left_out_and_counted(
     assert list(tmp_path.iterdir()) == []
     counts = write(splits, tmp_path / "out", skip_empty=True)["counts"]["train"]
     assert (counts["pairs"], counts["empty_pairs_skipped"]) == (2, 1)
-    assert lines_of(tmp_path / "out" / "text" / "train.wp_source") == ["a", "c"]
-    assert lines_of(tmp_path / "out" / "text" / "train.wp_target") == ["b", "d e"]
+    assert binarised(tmp_path / "out", "train", "wp_source") == ["a", "c"]
+    assert binarised(tmp_path / "out", "train", "wp_target") == ["b", "d e"]
 
 
 def test_a_control_symbol_is_refused_by_line(tmp_path):
@@ -264,8 +239,8 @@ def test_overwriting_replaces_prepared_files_and_no_others(tmp_path):
     (out / "stories" / "drafts.txt").write_text("a novel")
     write({"train": [("a", "b")]}, out, overwrite=True)
     assert (out / "stories" / "drafts.txt").read_text() == "a novel"
-    assert lines_of(out / "text" / "train.wp_target") == ["b"]
-    assert {name for name in files_in(out) if "valid" in name or name.endswith(".ids")} == set()
+    assert binarised(out, "train", "wp_target") == ["b"]
+    assert not [name for name in files_in(out) if "valid" in name]
 
 
 def test_what_a_killed_run_left_is_cleared(tmp_path):
@@ -312,7 +287,8 @@ def test_real_stories_are_binarised_as_by_fairseq_preprocess_alone(tmp_path, sha
     report = write(read_writingprompts(release), out, source_threshold=2, target_threshold=5)
     found = files_in(out)
     for name, content in files_in(plain).items():
-        assert found[name if name.startswith("dict") or "-" in name else f"text/{name}"] == content
+        if name.startswith("dict") or "-" in name:
+            assert found[name] == content
     assert report["counts"]["train"]["stories_cut"] == 72
     assert report["dictionary_words"] == {"dict.wp_source.txt": 1046, "dict.wp_target.txt": 4677}
     assert json.loads((out / "prepare.json").read_text())["counts"] == report["counts"]

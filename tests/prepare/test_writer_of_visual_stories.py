@@ -1,10 +1,10 @@
 """Visual stories by split -> data folder: what stands in it, line by line."""
 
-import json
-
 import pytest
+from written_folder import binarised, keys, names_in, records, tokens
 
-from fairseq_mm.data.split_files import read_missing_images, read_references
+from fairseq_mm.data.caption_text import CaptionTokenizer
+from fairseq_mm.data.records import open_split
 from fairseq_mm.errors import UserError
 from fairseq_mm.prepare.corpus import Corpus, Example
 from fairseq_mm.prepare.visual_stories import TABLE, VisualStoryWriter
@@ -33,60 +33,35 @@ def write(corpus, output, *, skip_empty=False, overwrite=False, **options):
     if "dictionary" not in options:
         options = {"threshold": 1, **options}
     vocabularies = {"dict.txt": Vocabulary("stories", 10, **options)}
-    settings = {"tokenizer": "split"}
+    settings = CaptionTokenizer("whitespace", keep_case=True, keep_punctuation=True).settings()
     made = VisualStoryWriter(str.split, vocabularies, settings=settings, skip_empty=skip_empty)
     return made.write(corpus, output, overwrite=overwrite)
-
-
-def lines(path):
-    return path.read_text().splitlines()
-
-
-def objects(path):
-    return [json.loads(line) for line in lines(path)]
-
-
-def files_in(folder):
-    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
 
 
 def test_the_folder_holds_each_story_as_one_line(tmp_path):
     report = write(example(), tmp_path / "out")
     out = tmp_path / "out"
-    assert files_in(out) == sorted(
-        [
-            "dict.txt",
-            "prepare.json",
-            "train.jsonl",
-            "valid.jsonl",
-            "text/train.txt",
-            "text/valid.txt",
-        ]
-        + [f"{s}.{e}" for s in ("train", "valid") for e in ("bin", "idx", "visual_ids")]
-        + [
-            f"{s}.{e}.jsonl"
-            for s in ("train", "valid")
-            for e in ("references", "album_references", "stories")
+    assert names_in(out) == sorted(
+        ["dict.txt", "prepare.json"]
+        + [f"{split}.{end}" for split in ("train", "valid") for end in ("bin", "idx", "jsonl")]
+    )
+    assert (
+        binarised(out, "train")
+        == tokens(out, "train")
+        == [
+            "a dog <sent> it ran <sent> far <sent> far off <sent> home .",
+            "one dog <sent> a cat <sent> a <sent> b <sent> c",
+            "a <sent> b <sent> a <sent> b <sent> a dog",
+            "b <sent> a <sent> b <sent> a <sent> b",
         ]
     )
-    assert lines(out / "text" / "train.txt") == [
-        "a dog <sent> it ran <sent> far <sent> far off <sent> home .",
-        "one dog <sent> a cat <sent> a <sent> b <sent> c",
-        "a <sent> b <sent> a <sent> b <sent> a dog",
-        "b <sent> a <sent> b <sent> a <sent> b",
-    ]
-    assert lines(out / "train.visual_ids") == ["p\tq\tr\ts\tt"] * 2 + [
-        "t\tq\tr\ts\tu",
-        "v\tw\tx\ty\tz",
-    ]
-    assert objects(out / "train.stories.jsonl") == [
-        {"story_id": key, "album_id": album} for key, album in zip("1234", "AAAB")
-    ]
+    assert records(out, "train")[3] == {
+        "id": "4", "album": "B", "images": [*"vwxyz"], "sentences": [*"babab"],
+    }  # fmt: skip
     assert report["counts"]["train"] == {
         "stories": 4, "albums": 2, "image_sequences": 3, "images": 11, "words": 27,
         "unknown": 0,
     }  # fmt: skip
-    assert not (out / ".partial").exists()
 
 
 def test_references_are_all_stories_of_the_sequence_and_of_the_album(tmp_path):
@@ -98,27 +73,19 @@ def test_references_are_all_stories_of_the_sequence_and_of_the_album(tmp_path):
         "t\tq\tr\ts\tu": ["a b a b a dog"],
         "v\tw\tx\ty\tz": ["b a b a b"],
     }
-    assert read_references(str(out / "train.references.jsonl")) == references
+    assert open_split(out, "train").references() == references
     album = [first, "one dog a cat a b c", "a b a b a dog"]
-    assert objects(out / "train.album_references.jsonl") == [
-        {"id": "p\tq\tr\ts\tt", "album": "A", "references": album},
-        {"id": "t\tq\tr\ts\tu", "album": "A", "references": album},
-        {"id": "v\tw\tx\ty\tz", "album": "B", "references": ["b a b a b"]},
-    ]
+    expected = dict(zip(references, (album, album, ["b a b a b"])))
+    assert open_split(out, "train").references("album") == expected
 
 
 def test_fairseq_reads_back_what_was_written(tmp_path):
-    from fairseq.data import Dictionary, data_utils
-
     report = write(example(), tmp_path / "out", threshold=2)
-    dictionary = Dictionary.load(str(tmp_path / "out" / "dict.txt"))
     # 16 separators; a 8, b 6, dog 3, far 2; no invented words fill it up to eight
-    assert dictionary.symbols[4:] == ["<sent>", "a", "b", "dog", "far"]
+    words = (tmp_path / "out" / "dict.txt").read_text().split()[::2]
+    assert words == ["<sent>", "a", "b", "dog", "far"]
     assert report["dictionary_words"] == 5
-    dataset = data_utils.load_indexed_dataset(str(tmp_path / "out" / "valid"), dictionary)
-    assert [dictionary.string(line) for line in dataset] == [
-        "a <unk> <sent> a <sent> b <sent> a a <sent> b"
-    ]
+    assert binarised(tmp_path / "out", "valid") == ["a <unk> <sent> a <sent> b <sent> a a <sent> b"]
     # separators are no words, and not unknown
     assert (report["counts"]["valid"]["words"], report["counts"]["valid"]["unknown"]) == (7, 1)
 
@@ -129,17 +96,17 @@ def test_images_of_kept_stories_that_are_missing_are_listed_in_their_place(tmp_p
     corpus.leave_out_missing(missing, policy="keep")
     report = write(corpus, tmp_path / "out")
     out = tmp_path / "out"
-    assert read_missing_images(out) == {"s", "x", "k"}
-    assert lines(out / "train.visual_ids")[0] == "p\tq\tr\ts\tt"
-    assert report["masked"] == ["s", "x", "k"]
+    assert open_split(out, "train").missing == {"s", "x"}
+    assert open_split(out, "valid").missing == {"k"}
+    assert keys(out, "train")[0] == "p\tq\tr\ts\tt"
     assert report["missing"] == dict.fromkeys("sxk", "no such file")
     corpus = example()
     corpus.leave_out_missing({"u": "no such file"}, policy="drop")
     report = write(corpus, out, overwrite=True)
-    assert not (out / "missing_images.txt").exists()
+    assert not open_split(out, "train").missing
     assert report["exceptions"]["train stories left out, images missing"] == ["3"]
     # told of the album all the same
-    assert "a b a b a dog" in objects(out / "train.album_references.jsonl")[0]["references"]
+    assert "a b a b a dog" in open_split(out, "train").references("album")["p\tq\tr\ts\tt"]
 
 
 def test_stories_with_an_empty_sentence_are_refused_or_left_out(tmp_path):
@@ -150,7 +117,7 @@ def test_stories_with_an_empty_sentence_are_refused_or_left_out(tmp_path):
     report = write(corpus, tmp_path / "out", skip_empty=True)
     assert report["counts"]["train"]["stories"] == 4
     assert report["exceptions"] == {"train stories left out, a sentence has no word": ["6"]}
-    references = read_references(str(tmp_path / "out" / "train.references.jsonl"))
+    references = open_split(tmp_path / "out", "train").references()
     assert references["p\tq\tr\ts\tt"][-1] == "a b a b"
 
 

@@ -1,8 +1,14 @@
 """``scripts/tag_pos.py``: tags of a prepared folder."""
 
 import functools
+import json
 
 import pytest
+
+from fairseq_mm.cli.main import main
+from fairseq_mm.data.records import open_split
+
+TEXTS = {"train": ["A dog is jumping", "two \u2028 men"], "valid": ["a dog jumps"]}
 
 
 @pytest.fixture
@@ -10,42 +16,43 @@ def tag(run_script):
     return functools.partial(run_script, "tag_pos.py")
 
 
-def test_each_split_gets_as_many_tags_as_tokens(tag, tmp_path):
-    (tmp_path / "text").mkdir()
-    (tmp_path / "text" / "train.txt").write_text("a dog is jumping\ntwo men\n")
-    (tmp_path / "text" / "valid.txt").write_text("a dog jumps\n")
-    status, out, err = tag(tmp_path, "--tagger", "rules")
+@pytest.fixture
+def folder(tmp_path, capsys):
+    entries = [{"captions": texts, "split": split} for split, texts in TEXTS.items()]
+    (tmp_path / "a.jsonl").write_text("".join(f"{json.dumps(entry)}\n" for entry in entries))
+    arguments = ["--without-images", "--threshold", "1", "--output", str(tmp_path / "made")]
+    assert main(["prepare", "captions", str(tmp_path / "a.jsonl"), *arguments]) == 0
+    capsys.readouterr()
+    return tmp_path / "made"
+
+
+def test_each_caption_gets_as_many_tags_as_tokens(tag, folder):
+    before = (folder / "train.bin").stat().st_mtime_ns
+    status, out, err = tag(folder, "--tagger", "rules")
     assert (status, err) == (0, "")
     assert out == (
-        f"{tmp_path}/train.tags: 2 lines, 4 kinds of tags by rules (NOUN 33%, VERB 33%, DET 17%, "
+        f"{folder}/train.jsonl: 2 lines, 4 kinds of tags by rules (NOUN 33%, VERB 33%, DET 17%, "
         "NUM 17%)\n"
-        f"{tmp_path}/valid.tags: 1 lines, 3 kinds of tags by rules (DET 33%, NOUN 33%, VERB 33%)\n"
+        f"{folder}/valid.jsonl: 1 lines, 3 kinds of tags by rules (DET 33%, NOUN 33%, VERB 33%)\n"
     )
-    assert (tmp_path / "train.tags").read_text() == "DET NOUN VERB VERB\nNUM NOUN\n"
+    assert open_split(folder, "train").field("tags") == ["DET NOUN VERB VERB", "NUM NOUN"]
+    assert open_split(folder, "train").texts == TEXTS["train"]
     # jumps is a verb since train has jumping
-    assert (tmp_path / "valid.tags").read_text() == "DET NOUN VERB\n"
+    assert open_split(folder, "valid").field("tags") == ["DET NOUN VERB"]
+    assert (folder / "train.bin").stat().st_mtime_ns == before
 
 
-def test_only_a_line_feed_ends_a_line(tag, tmp_path):
-    (tmp_path / "text").mkdir()
-    text = "a dog \u2028 jumps\ntwo \x85 \x0b men\n\na cat"
-    (tmp_path / "text" / "train.txt").write_text(text, encoding="utf-8")
-    status, _, err = tag(tmp_path, "--tagger", "rules")
-    assert (status, err) == (0, "")
-    lines = (tmp_path / "train.tags").read_text(encoding="utf-8").split("\n")
-    # white space that ends no line parts words, as it does where the text is binarised
-    assert [len(line.split()) for line in lines] == [3, 2, 0, 2, 0]
-
-
-def test_mistakes_are_one_line_each(tag, tmp_path):
-    status, _, err = tag(tmp_path, "--tagger", "rules")
-    assert status == 2
-    assert err == (
-        f"tag_pos.py: {tmp_path}/text: no .txt file; is {tmp_path} a folder made by "
-        "`prepare captions`?\n"
-    )
-    (tmp_path / "text").mkdir()
-    (tmp_path / "text" / "train.txt").write_bytes(b"a d\xf6g\n")
-    status, _, err = tag(tmp_path, "--tagger", "rules")
-    assert status == 2
-    assert "train.txt:1: must be UTF-8 text" in err
+def test_mistakes_are_one_line_each(tag, folder, tmp_path):
+    (tmp_path / "old").mkdir()
+    (tmp_path / "old" / "train.visual_ids").write_text("1.jpg\n")
+    (folder / "valid.jsonl").write_bytes(b'{"captions": ["d\xf6g"]}\n')
+    for path, message in (
+        (tmp_path / "none", "none: has no records of captions (see fairseq-mm prepare upgrade).\n"),
+        (tmp_path / "old", "old: has no records of captions (see fairseq-mm prepare upgrade).\n"),
+        (folder, "valid.jsonl:1: must be UTF-8 text"),
+    ):
+        status, _, err = tag(path, "--tagger", "rules")
+        assert status == 2
+        assert message in err
+        assert err.count("\n") == 1
+    assert not (tmp_path / "none").exists()
