@@ -232,49 +232,22 @@ def _build_records(
     ]
 
 
-class SplitVectors(NamedTuple):
-    """Vectors of the I images and N sentences of a split, of dimension K.
-
-    Attributes:
-        images: [I, K] float32 vectors of the images, in the order of their first lines.
-        sentences: [N, K] float32 vectors of the sentences, in the order of their lines.
-        image_of_sentence: [N] for each sentence, the index in ``images`` of its image.
-        image_names: [I] ids of the images.
-        lines: [N] line number of each sentence in the split, ascending.
-    """
-
-    images: np.ndarray
-    sentences: np.ndarray
-    image_of_sentence: np.ndarray
-    image_names: list[str]
-    lines: np.ndarray
-
-
-def embed_split_in_order(dataset: Any, model: Any, device: Any) -> SplitVectors:
-    """Embed the images and sentences of a split, and return their vectors."""
-    images, sentences, items = embed_split(dataset, model.to(device), torch.device(device))
-    # embed_split returns sentences in this order, which is sorted by length.
-    lines = dataset.lines[dataset.ordered_indices()]
-    order = np.argsort(lines)
-    return SplitVectors(
-        images,
-        sentences[order],
-        items[order],
-        list(dict.fromkeys(dataset.visual_ids[line] for line in dataset.lines)),
-        lines[order],
-    )
-
-
 def _rank_by_vectors(
     models: Sequence[Any], task: Any, args: argparse.Namespace, device: torch.device
 ) -> dict[str, Retrieval]:
+    dataset = task.datasets[args.split]
     with elapsed_time("embed images and sentences"):
-        splits = [embed_split_in_order(task.datasets[args.split], x, device) for x in models]
-    _, _, owner, names, lines = splits[0]
-    images, sentences = splits[0].images, splits[0].sentences
+        splits = [embed_split(dataset, model, device) for model in models]
+    images, sentences, owner = splits[0]
     if len(splits) > 1:  # products of joined unit vectors are sums of cosines
-        images = np.hstack([unit_vectors(x.images, "image") for x in splits])
-        sentences = np.hstack([unit_vectors(x.sentences, "sentence") for x in splits])
+        images = np.hstack([unit_vectors(x, "image") for x, _, _ in splits])
+        sentences = np.hstack([unit_vectors(x, "sentence") for _, x, _ in splits])
+    # embed_split sorts sentences by length; here they are in the order of their lines, and images
+    # in the order of their first lines.
+    lines = dataset.lines[dataset.ordered_indices()]
+    order = np.argsort(lines)
+    sentences, owner, lines = sentences[order], owner[order], lines[order]
+    names = list(dict.fromkeys(dataset.visual_ids[line] for line in dataset.lines))
     is_kept = owner < (args.max_images or len(images))
     # --max-images counts images in the order of their first lines, which is the order here.
     images, names = images[: args.max_images], names[: args.max_images]

@@ -236,14 +236,6 @@ def test_indexed_oov_tokens_are_their_words(tmp_path):
     assert given.words == numbered.words
 
 
-def test_released_is_seen_without_the_padding_of_a_batch(data):
-    inspection = inspection_of(data, "vg_bart_tiny", compat="released")
-    found = list(inspection.frame_attention([0, 1, 2]))
-    assert len({seen.num_frames for seen in found}) > 1
-    for seen in found:
-        assert_close(seen.maps[0].weights.sum(axis=2), 1.0)
-
-
 @pytest.fixture
 def gpt2(tmp_path):
     encoder, merges = write_gpt2(tmp_path / "gpt2")
@@ -287,12 +279,6 @@ def test_a_model_without_a_gate_is_refused_in_a_line(data):
             inspection.gate_scores()
         (found,) = inspection.frame_attention([2])
         assert found.gates.shape == (0,)
-
-
-def test_a_video_without_a_summary_is_named(data):
-    inspection = inspection_of(data, "vg_bart_tiny", fusion_decoder_layers="1")
-    with pytest.raises(UserError, match=r"^valid3: there is no summary of this video \(line 3\)"):
-        list(inspection.frame_attention([3], summaries={"valid0": "a"}))
 
 
 def load(path, data, split="valid", **options):

@@ -14,7 +14,6 @@ from toy_data import WORDS, write_store
 from fairseq_mm import from_pretrained
 from fairseq_mm.cli.main import main
 from fairseq_mm.data.feature_store import FeatureStore
-from fairseq_mm.data.folder_lock import locked_folder
 from fairseq_mm.extract.extractor import Extractor
 from fairseq_mm.inference import image_index
 from fairseq_mm.inference.image_index import index_path
@@ -52,26 +51,6 @@ def test_an_index_has_the_vectors_of_the_models_own_function(trained_embedder, i
     assert store.attributes["weights"] == embedder.digest
     assert sum(store.get_source(key) is not None for key in store.ids) == 5
     assert os.listdir(indexed / ".fairseq_mm") == ["index.h5"]
-
-
-def test_photographs_are_indexed_upright_and_on_white(trained_embedder, index, tmp_path):
-    folder = tmp_path / "photos"
-    folder.mkdir()
-    pixels = np.random.default_rng(2).integers(0, 255, (8, 12, 3), np.uint8).repeat(5, 0)
-    image = Image.fromarray(pixels)
-    image.save(folder / "plain.png")
-    turned = Image.Exif()
-    turned[0x0112] = 6
-    image.rotate(90, expand=True).save(folder / "turned.png", exif=turned)
-    transparent = image.convert("RGBA")
-    transparent.putalpha(0)
-    transparent.save(folder / "transparent.png")
-    Image.new("RGB", image.size, "white").save(folder / "white.bmp")
-    assert index(folder, "--checkpoint", trained_embedder)[0] == 0
-    store = FeatureStore(index_path(folder))
-    assert_close(store.read("turned.png"), store.read("plain.png"))
-    assert_close(store.read("transparent.png"), store.read("white.bmp"))
-    assert abs(store.read("white.bmp") - store.read("plain.png")).max() > 1e-3
 
 
 def test_unreadable_images_are_named_and_do_not_stop_the_others(trained_embedder, index, tmp_path):
@@ -138,23 +117,6 @@ def test_an_interrupted_run_is_continued(
     for name in store.ids:
         assert_close(store.read(name)[0], embedder.embed_images([str(folder / name)])[0])
         assert store.get_source(name).time == (folder / name).stat().st_mtime_ns
-
-
-def test_a_folder_may_be_moved_with_its_index(photos, index, search):
-    moved = photos.with_name("elsewhere")
-    photos.rename(moved)
-    status, out, err = search(moved, SENTENCE)
-    assert (status, err) == (0, "")
-    assert all(str(moved) in line for line in out.splitlines())
-    assert NOTHING in index(moved)[1]
-
-
-def test_two_runs_do_not_write_one_index(photos, index):
-    shutil.copy(photos / "image1.png", photos / "new.png")
-    with locked_folder(f"{index_path(photos)}.partial"):
-        status, _, err = index(photos)
-    assert status == 2
-    assert "another process is writing to it" in one_line(err)
 
 
 def test_an_update_reads_new_and_changed_files_only(photos, index, computed):

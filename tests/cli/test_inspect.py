@@ -140,13 +140,6 @@ def test_a_story_is_of_a_folder_or_of_tell(inspect, trained, tmp_path):
         assert a["log_prob"] == pytest.approx(b["log_prob"], abs=1e-4)
 
 
-def test_without_files_the_data_is_printed(trained, capsys):
-    data, checkpoints = trained
-    assert main(["inspect", str(data), "--checkpoint", str(checkpoints["story"])]) == 0
-    first = json.loads(capsys.readouterr().out.splitlines()[0])
-    assert first["position"] == 0
-
-
 @pytest.mark.parametrize(("name", "has_gates"), [("story", False), ("fusion", True)])
 def test_the_page_shows_every_word_and_loads_nothing(inspect, tmp_path, name, has_gates):
     page, told = tmp_path / "story.html", tmp_path / "told.jsonl"

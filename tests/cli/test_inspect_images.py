@@ -108,19 +108,6 @@ def test_slices_and_positions_are_shown_where_the_model_has_them(inspect, folder
     assert [x["image"] for x in entry["positions"]] == [1, 2, 4, 5]
 
 
-def test_images_of_told_stories_are_extracted_or_read(inspect, folder, tmp_path):
-    images = [str(folder / f"images/image{i}.png") for i in range(4)]
-    images = [*images[:3], "-", images[3]]
-    model = "pixel/checkpoint_best.pt"
-    page, stories = tmp_path / "page.html", tmp_path / "hypotheses.jsonl"
-    command = ["tell", "--checkpoint", folder / model, *images, "--jsonl", "--output", stories]
-    assert main([*map(str, command)]) == 0
-    status, (entry,), _ = inspect(stories, "--html", page, model=model)
-    assert status == 0
-    assert entry["images"] == images
-    assert page.read_text().count("--image") >= 4
-
-
 def test_chosen_lines_of_told_stories_are_inspected(inspect, folder, tmp_path):
     keys = (folder / "data/valid.visual_ids").read_text().splitlines()
     texts = (folder / "data/text/valid.txt").read_text().splitlines()
@@ -201,17 +188,6 @@ def test_models_with_nothing_to_see_are_named_before_anything_is_read(inspect, m
     status, _, err = inspect("no.jsonl", model=model)
     assert status == 2
     assert "attends to nothing that can be shown: transtory_full has" in err
-
-
-def test_an_unreadable_image_is_named(inspect, folder, tmp_path):
-    images = [str(folder / f"images/image{i}.png") for i in range(5)]
-    images[3] = str(tmp_path / "broken.png")
-    (tmp_path / "broken.png").write_bytes(b"no image")
-    told = {"images": images, "hypothesis": "a <sent> b <sent> a <sent> c <sent> d"}
-    (tmp_path / "told.jsonl").write_text(json.dumps(told))
-    status, _, err = inspect(tmp_path / "told.jsonl", model="pixel/checkpoint_best.pt")
-    assert status == 2
-    assert "broken.png: is not an image" in err
 
 
 def test_a_line_that_tell_did_not_write_is_named(inspect, folder, tmp_path):

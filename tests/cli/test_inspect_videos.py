@@ -2,14 +2,12 @@
 
 import json
 import re
-import shutil
 
 import numpy as np
 import pytest
 from numerics import assert_close
 from toy_data import make_videos_folder
 from toy_video_summarizers import write_video_summarizer
-from toy_visual_story_models import write_story_checkpoint
 
 from fairseq_mm.analysis.video_inspection import VideoInspection
 from fairseq_mm.cli.main import main
@@ -126,16 +124,6 @@ def test_gates_of_some_lines_go_to_stdout_by_themselves(folder, capsys):
     assert "hypothesis" not in entries[0]
 
 
-def test_without_a_file_of_transcripts_the_model_s_own_words_tell(inspect, folder, tmp_path):
-    data = shutil.copytree(folder / "data", tmp_path / "data")
-    (data / "valid.transcripts.jsonl").unlink()
-    (data / "valid.references.jsonl").unlink()
-    _, entries, *_ = inspect("--gates", source=[data])
-    assert all(entry["transcript_available"] for entry in entries)
-    desc = (data / "text/valid.desc").read_text().splitlines()
-    assert [entry["reference"] for entry in entries] == desc
-
-
 def test_words_of_the_transcript_or_of_the_summary_attend_to_frames(inspect, folder, tmp_path):
     texts = generated(tmp_path / "generate.txt")
     (found,) = library(folder).frame_attention([4])
@@ -233,21 +221,3 @@ def test_mistakes_are_one_line(inspect, arguments, options, message):
     lines = [line for line in err.splitlines() if not line.startswith(("INFO", "WARNING"))]
     assert len(lines) == 1
     assert re.search(message, lines[0])
-
-
-def test_texts_of_other_videos_are_refused(inspect, tmp_path):
-    (tmp_path / "h.jsonl").write_text('{"id": "elsewhere", "hypothesis": "a dog"}\n')
-    status, _, _, err = inspect("--gates", "--hypotheses", tmp_path / "h.jsonl")
-    assert status == 2
-    assert "h.jsonl: has a summary of 'elsewhere', which is no video of " in err
-
-
-def test_ensembles_and_models_of_other_kinds_are_refused(inspect, folder, tmp_path, capsys):
-    status, _, _, err = inspect(model=f"bart.pt:{folder}/ha.pt")
-    assert status == 2
-    assert "give one model, not 2" in err
-    other = write_story_checkpoint(tmp_path / "other.pt", "transtory_full_tiny")
-    main(["inspect", str(folder / "data"), "--checkpoint", other, "--gates"])
-    assert f"--gates: is no option of models of images, such as {other}." in (
-        capsys.readouterr().err
-    )

@@ -180,15 +180,6 @@ def test_no_other_temperature_is_better(perplexity, trained, name, monkeypatch):
         assert "temperature, top 4" in out
 
 
-def test_texts_are_drawn_and_cut_on_request(perplexity):
-    _, result, _, _ = perplexity("story", "--stories", 5, "--words", 6, "--seed", 3)
-    assert (result["texts"], result["texts_available"]) == (5, 13)
-    assert result["texts_cut"] + result["ends"] == 5
-    assert result["words"] <= 30
-    assert "words:6|prec:float32|seed:3" in result["perplexities"]["all"]["signature"]
-    assert result["card"]["options"]["stories"] == 5
-
-
 def test_the_dictionary_tells_the_side(perplexity, trained, tmp_path):
     data, _ = trained
     assert perplexity("lm", data=data / "stories")[1]["side"] == "wp_target"

@@ -155,22 +155,3 @@ def test_wrong_options_are_one_line(perplexity, tmp_path, options, message):
     assert status == 2
     assert err.count("\n") == 1
     assert message in err
-
-
-def test_options_of_visual_stories_are_refused_for_texts(perplexity, tmp_path):
-    state = {
-        "args": None,
-        "cfg": {"model": {"_name": "lstm"}, "task": {"_name": "translation"}},
-        "model": {"x": torch.zeros(1)},
-        "optimizer_history": [
-            {"optimizer_name": "Adam", "lr_scheduler_state": {}, "num_updates": 1}
-        ],
-        "extra_state": {"train_iterator": {"epoch": 1}},
-    }
-    torch.save(state, tmp_path / "t.pt")
-    for options in (["--counting", "transtory"], ["--shuffled-images"], ["--features", "x"]):
-        status, _, _, err = perplexity(*options, path=tmp_path / "t.pt")
-        assert status == 2
-        assert f"{options[0]}: is for checkpoints of " in err
-        assert "visual stories, but " in err
-        assert "is one of stories of prompts." in err

@@ -4,15 +4,13 @@ import csv
 import json
 import re
 import shutil
-import subprocess
-import sys
 
 import numpy as np
 import pytest
 import torch
 from fairseq import checkpoint_utils
 from numerics import assert_close
-from toy_data import make_captions_folder, run_fairseq, write_store
+from toy_data import make_captions_folder, run_fairseq
 
 from fairseq_mm.cli.main import main
 from fairseq_mm.data.feature_store import FeatureStore
@@ -129,28 +127,6 @@ def test_figures_are_those_of_the_models_own_probabilities(rank, trained, tmp_pa
     assert "log_probs.npy [21, 7]" in err
 
 
-def test_help_names_every_file_that_is_written(rank, tmp_path, capsys):
-    assert rank()[0] == 0
-    with pytest.raises(SystemExit):
-        main(["rank", "--help"])
-    words = {word.rstrip(",.") for word in capsys.readouterr().out.split()}
-    files = {path.name for path in (tmp_path / "out").iterdir()}
-    assert {"ranks.json", "ranks.jsonl", "scores.json"} <= files
-    assert {file.replace("recall_curve.svg", ".svg") for file in files} <= words
-
-
-def test_everything_that_decides_the_result_stands_in_the_card(rank, trained):
-    _, result, _, _ = rank("--seed", 4, "--precision", "bfloat16", "--threads", 1)
-    card = result["card"]
-    assert len(card["files"]["checkpoint"]["sha256"]) == 64
-    assert card["files"]["dictionary"]["sha256"]
-    assert len(card["dictionary_fingerprint"]) == 12
-    assert card["features"]["extractor"] == "drawn"
-    assert card["options"]["seed"] == 4
-    assert card["options"]["precision"] == card["scores"]["precision"] == "bfloat16"
-    assert card["scores"]["marginal_images"] == 5
-
-
 def test_curves_stand_in_a_table_and_a_drawing(rank, tmp_path):
     _, result, _, _ = rank("--shortlist", 3)
     with open(tmp_path / "out/recall_curve.csv") as file:
@@ -162,16 +138,6 @@ def test_curves_stand_in_a_table_and_a_drawing(rank, tmp_path):
         result["curves"]["image_retrieval"], rel=1e-5
     )
     assert (tmp_path / "out/recall_curve.svg").read_text().startswith("<svg")
-
-
-def test_without_the_marginal_sentences_are_ranked_by_their_probability(rank, tmp_path):
-    status, result, _, _ = rank("--marginal", "none")
-    assert status == 0
-    scores = np.load(tmp_path / "out/log_probs.npy").T
-    groups = np.repeat(np.arange(7), 3)
-    best = [row[groups == i].max() for i, row in enumerate(scores)]
-    expected = [1 + (row[groups != i] >= best[i]).sum() for i, row in enumerate(scores)]
-    assert result["results"]["sentence_retrieval"]["mean_rank"] == np.mean(expected)
 
 
 def test_perplexity_is_divided_by_that_under_the_mean_training_image(rank, trained, tmp_path):
@@ -279,35 +245,10 @@ def test_the_best_of_each_query_are_written(rank, trained, tmp_path):
         np.testing.assert_allclose([x["score"] for x in best], np.sort(scores)[:-3:-1], atol=1e-4)
 
 
-def test_the_best_sentences_are_written_as_they_were_published(rank, trained, tmp_path):
-    data = tmp_path / "published"
-    shutil.copytree(trained[0], data)
-    lines = (data / "valid.references.jsonl").read_text().splitlines()
-    entries = [json.loads(line) for line in lines]
-    for entry in entries:
-        entry["references"] = [f"{text.title()}, Zanzibar !" for text in entry["references"]]
-    (data / "valid.references.jsonl").write_text(
-        "".join(f"{json.dumps(entry)}\n" for entry in entries)
-    )
-    captions = [text for entry in entries for text in entry["references"]]
-    assert rank("--top", 3, data=data)[0] == 0
-    for line in (tmp_path / "out/ranks.jsonl").read_text().splitlines():
-        entry = json.loads(line)
-        if entry["task"] == "sentence_retrieval":
-            assert [x["text"] for x in entry["top"]] == [captions[x["id"]] for x in entry["top"]]
-
-
 def test_only_the_first_images_are_ranked_when_asked(rank):
     _, result, _, _ = rank("--max-images", 4)
     assert result["results"]["image_retrieval"]["queries"] == 12
     assert result["results"]["sentence_retrieval"]["queries"] == 4
-
-
-def test_the_output_folder_stands_beside_the_checkpoint_by_default(trained, capsys):
-    data, checkpoints = trained
-    options = ["--marginal", "none", "--split", "train"]
-    assert main(["rank", str(data), "--checkpoint", str(checkpoints), *options]) == 0
-    assert (checkpoints / "checkpoint_best.rank-train" / "ranks.json").exists()
 
 
 def test_a_model_without_images_ranks_last(rank, trained, tmp_path):
@@ -336,21 +277,6 @@ def test_a_mistake_is_one_line(rank, options, message):
     assert err.count("\n") == 1
 
 
-@pytest.mark.parametrize("command", ["rank", "perplexity"])
-def test_features_of_another_dimension_are_named_with_the_checkpoint(
-    command, trained, tmp_path, capsys
-):
-    data, checkpoints = trained
-    store = tmp_path / "other.h5"
-    write_store(store, ["valid0.jpg"], dim=9)
-    arguments = [command, data, "--checkpoint", checkpoints, "--features", store]
-    assert main([*map(str, arguments)]) == 2
-    assert capsys.readouterr().err == (
-        f"fairseq-mm {command}: {store}: features have dimension 9, but "
-        f"{checkpoints / 'checkpoint_best.pt'} was trained on 5.\n"
-    )
-
-
 def test_another_checkpoint_in_the_same_output_is_refused(rank, trained, tmp_path):
     _, checkpoints = trained
     assert rank()[0] == 0
@@ -365,22 +291,6 @@ def test_another_checkpoint_in_the_same_output_is_refused(rank, trained, tmp_pat
     assert "holds scores with sampled_images = " in err
 
 
-def test_what_is_no_checkpoint_is_refused(rank, tmp_path):
-    assert "no such checkpoint" in rank(path=tmp_path / "missing.pt")[3]
-    (tmp_path / "text.pt").write_text("weights")
-    status, _, _, err = rank(path=tmp_path / "text.pt")
-    assert status == 2
-    assert "cannot be loaded safely" in err
-    assert err.count("\n") == 1
-
-
-def test_counts_must_be_positive(capsys):
-    with pytest.raises(SystemExit) as exit_info:
-        main(["rank", "data", "--checkpoint", "x.pt", "--shortlist", "0"])
-    assert exit_info.value.code == 2
-    assert "must be a number of 1 or more, but is '0'" in capsys.readouterr().err
-
-
 def test_data_with_another_dictionary_is_refused(rank, trained, tmp_path):
     data, _ = trained
     shutil.copytree(data, tmp_path / "data")
@@ -390,44 +300,3 @@ def test_data_with_another_dictionary_is_refused(rank, trained, tmp_path):
     assert (status, out) == (2, "")
     assert "the same words in another order" in err
     assert err.count("\n") == 1
-
-
-def test_checkpoints_that_cannot_be_ranked_with_are_refused(rank, trained, tmp_path):
-    _, checkpoints = trained
-    state = Checkpoint.open(checkpoints / "checkpoint_best.pt").state
-    weight = state["model"].pop("decoder.output_proj.weight")
-    torch.save(state, tmp_path / "other.pt")
-    status, _, _, err = rank(path=tmp_path / "other.pt")
-    assert status == 2
-    assert "its weights do not fit --arch m_rnn_tiny: Missing key(s)" in err
-    assert err.count("\n") == 1
-    state["model"]["decoder.output_proj.weight"] = torch.full_like(weight, float("nan"))
-    torch.save(state, tmp_path / "other.pt")
-    status, _, _, err = rank(path=tmp_path / "other.pt")
-    assert status == 2
-    assert "its weights hold NaN or infinite values" in err
-    state["cfg"]["task"]["_name"] = "language_modeling"
-    torch.save(state, tmp_path / "other.pt")
-    assert "other.pt is one of stories of prompts." in rank(path=tmp_path / "other.pt")[3]
-
-
-def test_a_second_run_on_the_same_output_is_refused(rank, tmp_path):
-    code = (
-        "import sys; sys.argv = ['fairseq-mm']\n"
-        "from fairseq_mm.data.folder_lock import locked_folder\n"
-        "with locked_folder(sys.stdin.readline().strip()): print('held', flush=True), input()"
-    )
-    output = tmp_path / "out"
-    command = [sys.executable, "-c", code]
-    with subprocess.Popen(command, stdin=-1, stdout=-1, text=True) as other:
-        other.stdin.write(f"{output}\n")
-        other.stdin.flush()
-        assert other.stdout.readline() == "held\n"
-        status, _, _, err = rank()
-        other.communicate("\n")
-    assert status == 2
-    assert f"{output}: another process is writing to it." in err
-    status, result, _, _ = rank()
-    assert status == 0
-    assert result["results"]
-    assert not (output / "lock").exists()

@@ -119,14 +119,6 @@ def test_an_interrupted_run_continues_and_more_draws_add_pairs(rank, monkeypatch
     assert len(scored) == 50
 
 
-def test_likelihoods_of_another_checkpoint_are_not_mixed(rank, tmp_path):
-    rank("--candidates", 3, "--draws", 1)
-    other = write_story_checkpoint(tmp_path / "b.pt", "glac_tiny", seed=9)
-    status, _, _, err = rank("--candidates", 3, "--draws", 1, path=other)
-    assert status == 2
-    assert "likelihoods.jsonl holds scores with checkpoint = " in err
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [

@@ -8,7 +8,7 @@ import pytest
 import torch
 from toy_story_models import make_story_folder, train_stories
 
-from fairseq_mm.cli.likelihood import BATCH_TOKENS, name_output
+from fairseq_mm.cli.likelihood import BATCH_TOKENS
 from fairseq_mm.inference.checkpoint import load_models
 from fairseq_mm.metrics import condition_ranking
 from fairseq_mm.retrieval.story_likelihood import StoryLikelihood
@@ -151,24 +151,6 @@ def test_prompts_that_differ_in_unknown_words_alone_are_equally_likely(rank, tra
     assert "(11 pairs)" in err
 
 
-def test_stories_are_drawn_and_cut_on_request(rank, tmp_path):
-    _, result, out, _ = rank("--stories", 7, "--candidates", 5, "--words", 9)
-    assert (result["stories"], result["stories_available"], result["accuracy"]["chance"]) == (
-        7,
-        13,
-        0.2,
-    )
-    assert "7 of 13 stories" in out
-    assert result["card"]["options"]["words"] == 9
-    assert "checkpoint_0" in result["card"]["files"]
-
-
-def test_an_ensemble_has_a_folder_of_its_own():
-    files = ["/x/checkpoint_best.pt", "/y/checkpoint_best.pt"]
-    assert name_output(files[:1], "valid") == "/x/checkpoint_best.rank-valid"
-    assert name_output(files, "test") == "/x/checkpoint_best+1.rank-test"
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -187,10 +169,3 @@ def test_mistakes_are_reported_in_one_line(rank, options, message):
     assert status == 2
     (line,) = [x for x in err.splitlines() if x.startswith("fairseq-mm rank:")]
     assert re.search(message, line)
-
-
-def test_likelihoods_of_other_words_are_not_used(rank):
-    rank("--words", 9)
-    status, _, _, err = rank("--words", 8)
-    assert status == 2
-    assert "holds scores with words = 9, but this run has 8" in err

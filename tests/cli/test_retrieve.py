@@ -97,9 +97,3 @@ def test_mistakes_are_one_line(retrieve, arguments, message):
     assert (status, out) == (2, "")
     assert message in err
     assert len(err.strip().splitlines()) == 1
-
-
-def test_ranks_are_checked(retrieve, capsys):
-    with pytest.raises(SystemExit):
-        retrieve("--k", "1,0")
-    assert "must be different ranks from 1 on, but is '1,0'" in capsys.readouterr().err

@@ -13,7 +13,6 @@ from toy_captioner import save_images
 from toy_data import make_captions_folder, run_fairseq, write_store
 
 from fairseq_mm.cli.main import main
-from fairseq_mm.cli.retrieve_nearest import _Captions
 from fairseq_mm.data.feature_store import FeatureStore
 from fairseq_mm.extract.extractor import build_extractor
 from fairseq_mm.inference.checkpoint import Checkpoint
@@ -83,12 +82,6 @@ def test_a_sentence_finds_images(trained, nearest):
     assert out.splitlines() == naive(query, vectors_of(trained / "images.h5"), 3)
 
 
-def test_nearest_is_what_retrieve_does_unless_told_otherwise(trained, nearest, capsys):
-    options = ["--store", trained / "images.h5", "--checkpoint", trained]
-    assert main(["retrieve", "a dog", *map(str, options)]) in (0, None)
-    assert capsys.readouterr().out == nearest("a dog")[1] != ""
-
-
 def test_a_image_finds_sentences_and_their_words(trained, nearest):
     image = trained / "images" / "image0.png"
     _, out, _ = nearest("--image", image, "--data", trained / "data", "--jsonl", store="sentences")
@@ -151,14 +144,6 @@ def test_mistakes_are_one_line(trained, nearest, tmp_path):
         "a dog",
         model=tmp_path / "other.pt",
     )
-
-
-def test_only_ids_of_lines_have_captions(trained):
-    lines = (trained / "data" / "valid.visual_ids").read_text().splitlines()
-    sentences = _Captions(str(trained / "data"))
-    assert all(sentences.get(f"valid:{line}") for line in range(len(lines)))
-    for key in (f"valid:{len(lines)}", "absent:0", "valid1.jpg", "valid:-1", ":0"):
-        assert sentences.get(key) is None
 
 
 def test_images_and_words_are_drawn_on_their_principal_components(trained, tmp_path, capsys):
@@ -282,18 +267,6 @@ def test_a_page_shows_the_query_and_the_images(trained, nearest, tmp_path):
     (tmp_path / "photos" / f"{found[1][1]}").unlink()
     *_, err = nearest("--id", "valid2.jpg", *words, *options)
     assert err == f"wrote {page}: 3 items; 1 images not found, the first is {found[1][1]}\n"
-
-
-def test_a_page_shows_the_query_image_and_the_sentences(trained, likeliest, published, tmp_path):
-    """Figure 1 of Mao et al. 2015."""
-    image, page = trained / "images" / "image0.png", tmp_path / "page.html"
-    options = ("--data", published, "--marginal-images", 5, "--top", 2, "--html", page)
-    _, out, _ = likeliest("--image", image, *options)
-    query, *cards = Cards(page.read_text()).cards
-    assert query == ["image image0.png", "image0.png"]
-    assert [[card[0], card[-1]] for card in cards] == [
-        line.split("\t")[:0:-1] for line in out.splitlines()
-    ]
 
 
 def test_mistakes_of_a_page_are_one_line_and_leave_none(trained, nearest, tmp_path):

@@ -115,36 +115,6 @@ def test_unusable_sizes_are_refused(program, tmp_path, arguments, message):
     assert not (tmp_path / "pairs").exists()
 
 
-def test_as_many_pairs_as_half_the_lists_of_facts_are_written(program, tmp_path):
-    sizes = ("--train", 492, "--valid", 10, "--test", 10)
-    assert program("write", tmp_path / "pairs", *sizes, "--values", 4)[0] == 0
-
-
-def test_a_folder_with_content_is_left_as_it_is(program, tmp_path):
-    (tmp_path / "train.wp_source").write_text("[ WP ] mine\n")
-    for output in (tmp_path, tmp_path / "train.wp_source"):
-        status, _, err = program("write", output)
-        assert status == 2
-        assert err.endswith(f"{output}: must be a new or an empty folder, but has content.\n")
-        assert err.count("\n") == 1
-    sizes = ("--train", 1, "--valid", 10, "--test", 10)
-    status, _, err = program("write", tmp_path / "train.wp_source" / "x", *sizes)
-    assert status == 2
-    assert "cannot be written" in err
-    assert [path.name for path in tmp_path.iterdir()] == ["train.wp_source"]
-
-
-def test_prompts_without_facts_are_refused(program, tmp_path):
-    path = tmp_path / "stories.jsonl"
-    path.write_text('{"id": 3, "prompt": "[ WP ] A dragon .", "hypothesis": "it slept ."}\n')
-    status, _, err = program("score", path)
-    assert status == 2
-    assert err.endswith(
-        f"{path}: the prompt of '3' must state the five facts of `prompt_following.py write`, but "
-        "is '[ WP ] A dragon .'.\n"
-    )
-
-
 @pytest.mark.parametrize(
     ("arch", "sizes"),
     [

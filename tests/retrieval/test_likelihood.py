@@ -5,7 +5,6 @@ import math
 import numpy as np
 import pytest
 import torch
-from fairseq.data import Dictionary
 from numerics import assert_close
 from toy_data import build_model, toy_task
 
@@ -17,7 +16,6 @@ from fairseq_mm.retrieval.likelihood import (
     check_finite,
     log_marginal,
 )
-from fairseq_mm.retrieval.ranking import rank_images
 
 SIZES = {"embedding_dim": 4, "hidden_dim": 6, "multimodal_dim": 9}
 FACTORED = [
@@ -125,16 +123,6 @@ def test_terms_and_logits_out_of_the_range_of_exponentials_are_computed_all_the_
     assert_close(likelihood(SENTENCES), expected)
 
 
-@torch.no_grad()
-def test_large_terms_of_opposite_signs_cancel(images):
-    model = make_model("m_rnn")
-    to_multimodal = torch.randn(IMAGES, SIZES["multimodal_dim"])
-    expected = FactoredLikelihood(model.decoder, to_multimodal, IMAGES, start=EOS)(SENTENCES)
-    model.decoder.recurrent_to_multimodal.bias += 90  # exp(4/3 90) is infinite in float32
-    shifted = FactoredLikelihood(model.decoder, to_multimodal - 90, IMAGES, start=EOS)(SENTENCES)
-    torch.testing.assert_close(shifted, expected, atol=1e-3, rtol=1e-4)  # 90 has 5 decimals
-
-
 @pytest.mark.parametrize("arch", ["m_rnn", "m_rnn_vis_in_rnn_both"])
 def test_bfloat16_is_close(arch, images):
     model = make_model(arch)
@@ -148,46 +136,11 @@ def test_bfloat16_is_close(arch, images):
     assert ((rounded - exact).abs() / words).max() < 0.02
 
 
-def test_bfloat16_ranks_agree_closely():
-    torch.manual_seed(3)
-    count, words = 60, 300
-    dictionary = Dictionary()
-    for i in range(words):
-        dictionary.add_symbol(f"word{i}")
-    model = build_model("m_rnn", toy_task(target_dictionary=dictionary, feature_dim=24))
-    images = torch.randn(count, 1, 24), torch.zeros(count, 1, dtype=torch.bool)
-    with torch.no_grad():
-        model.decoder.output_proj.weight.mul_(2)
-    sentences = [(*torch.randint(4, words, (7,)).tolist(), EOS) for _ in range(50)]
-    exact, rounded = (
-        build_likelihood(model, reader(images), count, start=EOS, precision=precision)(sentences)
-        for precision in ("float32", "bfloat16")
-    )
-    truth = np.arange(50)
-    change = rank_images(exact.numpy(), truth).first - rank_images(rounded.numpy(), truth).first
-    assert (change != 0).any()
-    assert np.abs(change).mean() < 0.5
-    assert np.abs(change).max() <= 4
-
-
-def test_memory_holds_a_block_of_logits_only(images):
-    model = make_model("m_rnn")
-    likelihood = build_likelihood(model, reader(images), IMAGES, start=EOS, block_rows=4)
-    assert likelihood.logits.shape == (4, 20)  # 11 images in 3 parts
-    likelihood = build_likelihood(model, reader(images), IMAGES, start=EOS, block_rows=25)
-    assert likelihood.logits.shape == (22, 20)  # two beginnings at once
-
-
 def test_marginal_is_the_mean_probability_over_images():
     generator = np.random.default_rng(3)
     log_probs = generator.normal(-60, 5, (4, 7)).astype(np.float32)
     expected = [math.log(sum(math.exp(x) for x in row) / 7) for row in log_probs.tolist()]
     np.testing.assert_allclose(log_marginal(log_probs), expected, rtol=1e-12)
-
-
-def test_marginal_of_very_improbable_sentences_is_finite():
-    marginal = log_marginal(np.array([[-5000.0, -5001.0]]))
-    np.testing.assert_allclose(marginal, -5000 + math.log((1 + math.exp(-1)) / 2))
 
 
 def test_marginal_of_equal_probabilities_is_exactly_theirs():

@@ -73,19 +73,3 @@ def test_a_prompt_without_a_known_word_has_no_neighbour():
     index = NearestPrompts(["a b", "c"])
     assert index.search(["q", ""], 2) == [[], []]
     assert [len(found) for found in index.search(["q", "a"], 2)] == [0, 1]
-
-
-def test_prompts_without_a_word_are_refused():
-    with pytest.raises(ValueError, match="`prompts` must have a prompt with a word, but has none"):
-        NearestPrompts(["", " "])
-
-
-def test_k_neighbours_remain_where_the_own_prompt_is_left_out():
-    training = ["a b c", *(f"a b d{i}" for i in range(30)), *(f"a x y{i}" for i in range(30))]
-    found = NearestPrompts(training).search(training[:2], 7, leave_out_same=True)
-    assert [near.line for near in found[0]] == [1, 2, 3, 4, 5, 6, 7]
-    assert [near.line for near in found[1]] == [0, 2, 3, 4, 5, 6, 7]
-    # all at different cosines
-    training = ["a b c d", "a b c", "a b", "a z y"]
-    found = NearestPrompts(training).search(training[:1], 2, leave_out_same=True)
-    assert [near.line for near in found[0]] == [1, 2]

@@ -83,13 +83,6 @@ def test_left_out_items_make_room_for_others(tmp_path):
     assert found[0] == [plain[0][1], plain[0][3], plain[0][4]]
 
 
-def test_items_are_read_as_unit_vectors(tmp_path):
-    vectors = random_vectors(6, 4)
-    store = write_store(tmp_path / "v.h5", vectors)
-    expected = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
-    assert_close(store[["item 4", "item 1"]], expected[[4, 1]])
-
-
 def test_vectors_without_a_direction_are_refused(tmp_path):
     store = write_store(tmp_path / "v.h5", random_vectors(6, 4))
     with pytest.raises(UserError, match=r"^query vector 1 is zero: it has no direction"):

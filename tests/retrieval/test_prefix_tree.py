@@ -1,7 +1,6 @@
 """The tree holds every beginning once, parents before children, siblings side by side."""
 
 import numpy as np
-import pytest
 
 from fairseq_mm.retrieval.likelihood import PrefixTree
 
@@ -42,14 +41,3 @@ def test_children_of_inner_nodes_stand_side_by_side():
         children = np.arange(tree.child_starts[i], tree.child_starts[i + 1])
         assert children.tolist() == [c for c in range(1, len(tree)) if tree.parent[c] == node]
         assert (tree.inner_of_parent[children] == i).all()
-
-
-def test_a_single_word_is_a_root_and_a_leaf():
-    tree = PrefixTree([[2]])
-    assert (len(tree), tree.leaf.tolist(), tree.inner.tolist()) == (2, [1], [0])
-
-
-@pytest.mark.parametrize("sentences", [[], [[3, 2], []]])
-def test_empty_sentences_are_refused(sentences):
-    with pytest.raises(ValueError, match="one token each at least"):
-        PrefixTree(sentences)

@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 import torch
 
-from fairseq_mm.errors import UserError
 from fairseq_mm.retrieval.ranking import (
     fill_scores,
     nearest_images,
@@ -72,27 +71,6 @@ def test_a_run_that_was_killed_computes_only_what_is_missing(tmp_path, log_probs
     np.testing.assert_allclose(file.log_marginals, expected)
 
 
-def test_without_sampled_images_the_marginal_is_left_out(tmp_path, log_probs):
-    file = ScoreFile(str(tmp_path), {}, S, IMAGES)
-    likelihood = CountingLikelihood(log_probs[:, :IMAGES])
-    fill_scores(file, likelihood, SENTENCES, [np.arange(S)], on_block=int)
-    assert (file.log_marginals == 0).all()
-
-
-def test_scores_that_are_no_numbers_end_the_run_before_they_are_kept(tmp_path, log_probs):
-    log_probs[3, 1] = np.nan
-    file = ScoreFile(str(tmp_path), {}, S, IMAGES)
-    with pytest.raises(UserError, match="a probability that is no number"):
-        fill_scores(
-            file,
-            CountingLikelihood(log_probs),
-            SENTENCES,
-            [np.arange(S)],
-            on_block=int,
-        )
-    assert not file.has(np.array([3]))
-
-
 def test_images_are_ranked_for_each_sentence(log_probs):
     scores = log_probs[:, :IMAGES]
     first = rank_images(scores, IMAGE_OF_SENTENCE).first
@@ -140,7 +118,3 @@ def test_nearest_images_are_those_of_a_naive_sort(block):
     for i in range(7):
         distances = [(i != j, np.linalg.norm(features[i] - features[j]), j) for j in range(7)]
         assert nearest[i].tolist() == [j for _, _, j in sorted(distances)[:4]]
-
-
-def test_a_shortlist_longer_than_the_split_has_all_images():
-    assert nearest_images(np.eye(3, dtype=np.float32), 100).shape == (3, 3)

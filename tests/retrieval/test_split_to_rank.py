@@ -72,12 +72,6 @@ def test_the_mean_image_stands_last_and_in_the_identity(dataset, tmp_path):
     ]
 
 
-def test_several_rows_are_averaged_for_the_distance(dataset):
-    means = SplitToRank(dataset, sampled=["e"]).mean_features()
-    assert means.shape == (3, 3)
-    np.testing.assert_allclose(means[0], dataset.features.read("b").mean(0))
-
-
 def test_the_identity_changes_with_all_that_changes_the_scores(dataset, tmp_path):
     first = SplitToRank(dataset, sampled=["e"]).identity()
     assert first == SplitToRank(dataset, sampled=["e"]).identity()

@@ -86,20 +86,6 @@ def test_retrieval_equals_naive_sorting(tmp_path, top, resort):
         assert item.rank == nearest.index(i) + 1
 
 
-def test_colours_of_cars_are_exchanged(tmp_path):
-    # axes: car, boat, blue, red
-    cars = np.array([[1, 0, 1, 0], [1, 0, 0, 1], [0, 1, 1, 0], [0, 1, 0, 1]], dtype=np.float32)
-    store = write_vectors(tmp_path, cars)
-    blue, red = np.eye(4)[2:3], np.eye(4)[3:4]
-    found = retrieve_shifted(store, cars[0], minus=blue, plus=red, top=1, exclude=["0"])
-    assert found[0].id == "1"
-
-
-def test_a_store_of_the_query_only_has_nothing_to_find(tmp_path):
-    store = write_vectors(tmp_path, np.ones((1, 3), dtype=np.float32))
-    assert retrieve_shifted(store, np.ones(3), exclude=["0"]) == []
-
-
 def test_words_that_cancel_the_query_are_refused():
     query = np.array([1.0, 0, 0])
     with pytest.raises(UserError, match="the query and its words cancel out"):

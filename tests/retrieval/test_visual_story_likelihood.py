@@ -110,25 +110,3 @@ def test_images_that_do_not_fit_are_named(images, tmp_path):
     grid = SequenceImages(open_features([tmp_path / "g.h5"]), frozenset(), 1)
     with pytest.raises(UserError, match=r"'a' has 4 regions, but the model was trained on"):
         grid.check(["a"])
-
-
-def test_a_probability_that_is_no_number_is_refused(images):
-    model = random_story_model("glac_tiny")
-    with torch.no_grad():
-        model.decoder.output_proj.bias[3] = float("nan")
-    likelihood = likelihood_of([model], images)
-    with pytest.raises(UserError, match="gives a word a probability that is no number"):
-        list(likelihood.batches([(lines()[0], [5, 2])]))
-
-
-def test_unknown_words_and_padding_signs_in_a_text_are_words(images):
-    likelihood = likelihood_of([random_story_model("glac_tiny")], images)
-    story = likelihood.encode_story(["a", "zebra", "<pad>", "dog"])
-    ((_, (found,)),) = likelihood.batches([(lines()[0], story)])
-    assert len(found) == 5
-    assert story[1] == likelihood.dictionary.unk()
-
-
-def test_precision_is_checked(images):
-    with pytest.raises(ValueError, match=r"`precision` must be of .*, but is 'half' instead"):
-        likelihood_of([Namespace()], images, precision="half")

@@ -10,8 +10,6 @@ from torch import nn
 from fairseq_mm.retrieval import word_likelihood
 from fairseq_mm.retrieval.word_likelihood import (
     Tempered,
-    logit_chunks,
-    mean_log_probs,
     mixture,
     tempered_log_probs,
     top_candidates,
@@ -44,12 +42,6 @@ def test_words_have_the_probability_of_the_softmax(decoder, words, chunk_bytes, 
     found = word_log_probs(decoder, features, target, chunk_bytes=chunk_bytes)
     expected = decoder.output_layer(features).log_softmax(1).gather(1, target.unsqueeze(1))
     assert_close(found, expected.squeeze(1))
-
-
-@torch.no_grad()
-def test_no_more_logits_are_held_than_asked_for(decoder, words):
-    sizes = [logits.shape for _, logits in logit_chunks(decoder, words[0], chunk_bytes=4 * V * 4)]
-    assert sizes == [(4, V), (4, V), (3, V)]
 
 
 @torch.no_grad()
@@ -102,11 +94,6 @@ def test_a_mixture_averages_probabilities_and_has_its_own_derivatives():
     expected = Tempered(*(x.detach().view(1, 1) for x in (value, slope, curvature)))
     for actual, wanted in zip(found, expected):
         assert_close(actual, wanted)
-
-
-def test_the_mean_of_probabilities_is_taken():
-    log_probs = torch.tensor([[0.5, 0.1], [0.25, 0.3]]).log()
-    torch.testing.assert_close(mean_log_probs(log_probs).exp(), torch.tensor([0.375, 0.2]))
 
 
 def test_candidates_are_those_of_the_words_among_the_likeliest():
