@@ -1,0 +1,55 @@
+#!/usr/bin/env bash
+# From your own stories of five images to a model, scores and a page: own_albums.sh STORIES OUT [variables UPDATES=N, WEIGHTS=FILE]
+# STORIES: {"images": [5 files], "sentences": [5 sentences]} a line; a tenth of the albums are for
+# validation, unless lines have "split". Run it again to continue after an interruption.
+# UPDATES: number of updates. WEIGHTS: state dict of mobilenet_v2 (default: torchvision's, downloaded).
+set -euo pipefail
+if [ $# != 2 ]; then sed -n 2p "$0" >&2; exit 2; fi
+stories=$1 out=$2 total=6
+data=$out/data model=$out/transtory_decoder
+recipes=$(dirname "$0")
+source "$recipes/../steps.sh"
+if [ ! -f "$stories" ]; then
+    echo "$stories: no such file." >&2
+    exit 2
+fi
+begin "stories of checksum $(cksum < "$stories")" "UPDATES=${UPDATES:-}" "WEIGHTS=${WEIGHTS:-}"
+weights=()
+if [ -n "${WEIGHTS:-}" ]; then weights=(--weights "$WEIGHTS"); fi
+prepare() {
+    local count options=()
+    count=$(grep -c . "$stories")
+    if ! grep -q '"split"' "$stories"; then
+        options+=(--valid-size $((count < 10 ? 1 : count < 10000 ? count / 10 : 1000)))
+    fi
+    # in small data, most words are rare
+    if [ "$count" -lt 10000 ]; then options+=(--threshold 3); fi
+    fairseq-mm prepare stories "$stories" --features "$data/features.h5" --missing drop \
+        "${options[@]}" --output "$data"
+}
+train() {
+    local limit=()
+    if [ -n "${UPDATES:-}" ]; then limit=(--max-update "$UPDATES"); fi
+    mkdir -p "$model"
+    # commands look for the extractor's weights beside the checkpoint
+    if [ -n "${WEIGHTS:-}" ]; then cp "$WEIGHTS" "$model/mobilenet_v2.pt"; fi
+    SIZE=small "$recipes/1_train.sh" "$data" "$model" transtory_decoder "${limit[@]}" 2>&1 \
+        | tee -i -a "$model/train.log"
+}
+mkdir -p "$data"
+step extract fairseq-mm extract "$stories" --model mobilenet_v2 --resize squash --crop none \
+    "${weights[@]}" --overwrite --output "$data/features.h5"
+step prepare prepare
+step train train
+step tell fairseq-mm tell "$data" --split valid --checkpoint "$model" --beam 3 \
+    --max-words-per-sentence 25 --repetition-penalty 5 --jsonl --output "$out/stories.jsonl"
+step score fairseq-mm score "$out/stories.jsonl" --data "$data" --split valid --preset vist \
+    --json "$out/scores.json" --per-item "$out/scores.jsonl"
+step page fairseq-mm report --data "$data" --split valid --images "$(dirname "$stories")" \
+    --hypotheses "$out/stories.jsonl" --scores "$out/scores.jsonl" \
+    --title "Stories of the validation albums" --output "$out/page.html"
+cat <<END
+
+Tell a story:         fairseq-mm tell 1.jpg 2.jpg 3.jpg 4.jpg 5.jpg --checkpoint $(printf %q "$model")
+Look at the stories:  open $(printf %q "$out/page.html") in a browser
+END
