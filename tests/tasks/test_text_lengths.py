@@ -89,7 +89,8 @@ def generate(monkeypatch, capsys):
 def sizes(folder, *, is_source=False):
     split = open_split(folder, "valid")
     base = split.base(split.sides[0 if is_source else -1] if split.sides else None)
-    return np.array(MMapIndexedDataset(str(base)).sizes)
+    text = MMapIndexedDataset(str(base))
+    return np.array(text.sizes)  # the file is mapped as long as the text is open
 
 
 @pytest.mark.parametrize("task", SHORT)
