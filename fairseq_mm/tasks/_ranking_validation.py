@@ -30,43 +30,29 @@ _COUNT = "_ranking_count"
 
 
 def check_best_ranking(cfg: Any, *, is_ranking: bool) -> None:
-    """Check ``--best-checkpoint-metric`` of a task that may validate by ranking.
-
-    Args:
-        cfg: Config of the task.
-        is_ranking: True if the model embeds images and sentences.
-    """
+    """Check ``--best-checkpoint-metric``; ``is_ranking`` says that the model embeds images and
+    sentences."""
     metric = getattr(cfg, "best_checkpoint_metric", None) or ""
-    maximizes = bool(getattr(cfg, "maximize_best_checkpoint_metric", False))
-    flag = "--maximize-best-checkpoint-metric"
     chosen, known = f"--best-checkpoint-metric {metric}", (*GROWING, *FALLING)
-    worst = "the worst checkpoint would be kept."
-    problems = (
-        (
-            is_ranking and getattr(cfg, "eval_gen", False),
-            "--eval-gen validates by generated text, but the model embeds images and sentences: "
-            f"it is validated by {', '.join(known)}.",
-        ),
-        (
-            metric in known and not is_ranking,
-            f"{chosen} is of models that embed images and sentences (vse_lstm, vse_gru, vse_bow).",
-        ),
-        (
-            metric in GROWING and not maximizes,
-            f"{chosen} grows as the ranking gets better: without {flag} {worst}",
-        ),
-        (
-            maximizes and is_ranking and metric in (*FALLING, "loss"),
-            f"{chosen} falls as the ranking gets better: with {flag} {worst}",
-        ),
-        (
-            is_ranking and metric not in (*known, "loss", ""),
-            f"{chosen}: the ranking is scored by {', '.join((*known, 'loss'))}.",
-        ),
-    )
-    for is_wrong, problem in problems:
-        if is_wrong:
-            raise UserError(problem)
+    if not is_ranking:
+        if metric in known:
+            raise UserError(
+                f"{chosen} is of models that embed images and sentences (vse_lstm, vse_gru, "
+                "vse_bow)."
+            )
+        return
+    if getattr(cfg, "eval_gen", False) or metric not in (*known, "loss", ""):
+        raise UserError(
+            f"{chosen}: a model that embeds images and sentences is validated by "
+            f"{', '.join(known)} or loss, and not by --eval-gen."
+        )
+    grows = metric in GROWING
+    if metric and grows != bool(getattr(cfg, "maximize_best_checkpoint_metric", False)):
+        flag = "--maximize-best-checkpoint-metric"
+        raise UserError(
+            f"{chosen}: must be given {'with' if grows else 'without'} {flag}, or the worst "
+            "checkpoint would be kept."
+        )
 
 
 class RankingValidation:

@@ -223,7 +223,6 @@ class HierarchicalStoryTask(GenerationTask):
     def build_dataset(
         self, records: Split, combine: Optional[bool], *, generates: bool
     ) -> MultimodalDataset:
-        """Build the dataset of a split; see :meth:`GenerationTask.build_dataset`."""
         is_scored = self.is_scored(generates)
         sides: list[Any] = []
         texts = load_texts(records, (self.src_dict, self.tgt_dict))

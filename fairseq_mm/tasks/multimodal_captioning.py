@@ -159,7 +159,6 @@ class MultimodalCaptioningTask(MultimodalTask):
     def build_dataset(
         self, records: Split, combine: Optional[bool], *, generates: bool
     ) -> MultimodalDataset:
-        """Build the dataset of a split; see :meth:`GenerationTask.build_dataset`."""
         (text,) = load_texts(records, [self.dictionary])
         keys = records.keys
         if keys is None:
@@ -233,8 +232,7 @@ class MultimodalCaptioningTask(MultimodalTask):
         return network
 
     def dataset_options(self, records: Split, text: Any) -> dict[str, Any]:
-        """Return further arguments of the :class:`MultimodalDataset` of a split, whose binarised
-        ``text`` is given."""
+        """Return further arguments of the :class:`MultimodalDataset` of a split."""
         return {}
 
     def build_model(self, cfg: Any, from_checkpoint: bool = False) -> Any:

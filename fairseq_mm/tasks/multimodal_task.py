@@ -121,8 +121,6 @@ class MultimodalTaskConfig(GenerationTaskConfig):
 class GenerationTask(GeneratesText, FairseqTask):
     """Base of tasks that generate text.
 
-    If fairseq's beam search fails, these tasks explain the reason in an error of one line.
-
     Attributes:
         start_index: Index of the token that precedes the first generated token; None for ``</s>``.
         config: Dataclass of the task's options.
@@ -170,9 +168,7 @@ class GenerationTask(GeneratesText, FairseqTask):
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Set the options named by ``carried_options`` to the values of a checkpoint.
 
-        Examples are the maximum lengths of texts; a command line that generates need not repeat
-        them. An option whose value is not its default was set by the user and does not change.
-        ``state_dict`` maps names of options to values.
+        An option whose value is not its default was set by the user and does not change.
         """
         for name in self.carried_options:
             default = self.config.__dataclass_fields__[name].default
@@ -236,13 +232,7 @@ class GenerationTask(GeneratesText, FairseqTask):
         """Prepare the scores of generated texts in validation; by default none."""
 
     def build_dataset(self, records: Split, combine: Optional[bool], *, generates: bool) -> Any:
-        """Build the dataset of a split.
-
-        Args:
-            records: Records of the split.
-            combine: Argument of :meth:`load_dataset`.
-            generates: True if fairseq generates.
-        """
+        """Build the dataset of a split; ``combine`` is the argument of :meth:`load_dataset`."""
         raise NotImplementedError
 
     def is_scored(self, generates: bool) -> bool:
@@ -254,13 +244,8 @@ class GenerationTask(GeneratesText, FairseqTask):
         return not generates or self.cfg.score_reference is True
 
     def suggest_lengths(self, side: int, size: int, limit: int) -> str:
-        """Return the end of an error message: suggestions for a text that is too long.
-
-        Args:
-            side: 0 for a source text, 1 for a target text.
-            size: Number of tokens of the text.
-            limit: Number of tokens that the model allows.
-        """
+        """Return suggestions for a source (``side`` 0) or target (1) of ``size`` tokens, if the
+        model allows ``limit``."""
         return f"give a larger --max-{('source', 'target')[side]}-positions"
 
     def filter_indices_by_size(
@@ -270,28 +255,14 @@ class GenerationTask(GeneratesText, FairseqTask):
         max_positions: Any = None,
         ignore_invalid_inputs: bool = False,
     ) -> np.ndarray:
-        """Leave out examples with more tokens than the model has positions.
-
-        The arguments and the result are the same as in ``FairseqTask.filter_indices_by_size``.
-        """
+        """Leave out examples with more tokens than the model has positions, as fairseq does."""
         # fairseq raises a plain Exception with a traceback, or trains on nothing
         _, too_long = dataset.filter_indices_by_size(indices, max_positions)
-        if len(too_long) and not ignore_invalid_inputs:
-            skip = "or leave such lines out with --skip-invalid-size-inputs-valid-test."
-            raise UserError(f"{self._describe_too_long(dataset, too_long, max_positions)}, {skip}")
-        if len(too_long) == len(indices) > 0:
-            text = self._describe_too_long(dataset, too_long, max_positions)
-            raise UserError(f"{text}: no line of {dataset.split or 'the input'} would be left.")
-        return super().filter_indices_by_size(
-            indices, dataset, max_positions, ignore_invalid_inputs
-        )
-
-    def _describe_too_long(self, dataset: Any, too_long: Any, max_positions: Any) -> str:
-        """Return an error message about the first text that is too long.
-
-        ``too_long`` has the indices of the examples of ``dataset`` that exceed ``max_positions``.
-        """
-        index = too_long[0]
+        if not len(too_long) or (ignore_invalid_inputs and len(too_long) < len(indices)):
+            return super().filter_indices_by_size(
+                indices, dataset, max_positions, ignore_invalid_inputs
+            )
+        index, split = too_long[0], dataset.split or "the input"
         sizes, limits = dataset.size(index), max_positions
         # a dataset without source text has one size per example, and its task has one limit
         if not isinstance(sizes, tuple):
@@ -300,17 +271,19 @@ class GenerationTask(GeneratesText, FairseqTask):
             limits = (limits, limits)
         side = next(side for side in (0, 1) if sizes[side] > limits[side])
         size, limit = sizes[side], limits[side]
+        line = int(dataset.lines[index]) + 1
         if limit == self.cfg.max_tokens:
             most = max(np.max(dataset.size(index)) for index in too_long)
             raise UserError(
-                f"--max-tokens {limit}: must be {most} or more, because line "
-                f"{int(dataset.lines[index]) + 1} of {dataset.split} has {size} tokens."
+                f"--max-tokens {limit}: must be {most} or more, because line {line} of {split} has "
+                f"{size} tokens."
             )
-        return (
-            f"the {self.side_names[side]} of line {int(dataset.lines[index]) + 1} of "
-            f"{dataset.split or 'the input'} has {size} tokens, its end included, but the model "
-            f"has positions for {limit} ({len(too_long)} such lines): "
+        skip = ", or leave such lines out with --skip-invalid-size-inputs-valid-test."
+        raise UserError(
+            f"the {self.side_names[side]} of line {line} of {split} has {size} tokens, its end "
+            f"included, but the model has positions for {limit} ({len(too_long)} such lines): "
             f"{self.suggest_lengths(side, size, limit)}, or shorten it"
+            f"{f': no line of {split} would be left.' if ignore_invalid_inputs else skip}"
         )
 
     def __init__(self, cfg: Any, **options: Any) -> None:
@@ -349,13 +322,11 @@ class GenerationTask(GeneratesText, FairseqTask):
         return model
 
     def build_policy(self, model: Any, beam: int, *, sampling: bool, text: str) -> SamplingPolicy:
-        """Build the policy that generates texts with a model in training.
-
-        The model is set to evaluation mode.
+        """Build the policy that generates texts with a model in training, in evaluation mode.
 
         Args:
             model: Model without wrappers for several processes.
-            beam: Number of texts per input; 1 for greedy search.
+            beam: Number of texts per input.
             sampling: True to sample texts; False for greedy search.
             text: JSON object of generation options, the value of ``--sample-args``.
         """
@@ -381,20 +352,13 @@ class GenerationTask(GeneratesText, FairseqTask):
         return RewardText(self.target_dictionary)
 
     def get_prefix(self, sample: dict[str, Any]) -> Optional[Tensor]:
-        """Return the tokens [B, p] with which the texts generated for the batch ``sample`` begin.
-
-        The result is None if there is no prefix, as in this base class.
-        """
+        """Return the tokens ``[B, p]`` that the texts of a batch begin with; None for none."""
         return None
 
     def begin_search(
         self, generator: Any, sample: dict[str, Any], prefix_tokens: Optional[Tensor]
     ) -> None:
-        """Prepare the generator for the batch ``sample``.
-
-        Tasks whose beam search has constraints override this method; by default it does nothing.
-        ``prefix_tokens`` is the result of :meth:`get_prefix`.
-        """
+        """Prepare the constraints of the search for the batch ``sample``; by default none."""
 
     def inference_step(
         self,
@@ -404,11 +368,7 @@ class GenerationTask(GeneratesText, FairseqTask):
         prefix_tokens: Optional[Tensor] = None,
         constraints: Optional[Any] = None,
     ) -> list[list[dict[str, Any]]]:
-        """Generate the texts of a batch.
-
-        The arguments and the result are the same as in ``FairseqTask.inference_step``. If
-        ``prefix_tokens`` is None, :meth:`get_prefix` determines the prefix.
-        """
+        """Generate the texts of a batch; the default prefix is that of :meth:`get_prefix`."""
         if prefix_tokens is None:
             prefix_tokens = self.get_prefix(sample)
         if "id" not in sample:  # fairseq-interactive builds its batches without the dataset
@@ -535,8 +495,7 @@ class MultimodalTask(GenerationTask):
         """Return the indices of the lines of a split to load; None for all lines.
 
         All lines of an item (an image, an image sequence or a video) would give the same
-        hypothesis, so generation loads only the first line of each item unless ``--all-lines`` is
-        given.
+        hypothesis, so generation loads only the first line of each item, or ``--all-lines``.
         """
         if generates and not self.cfg.all_lines:
             return np.flatnonzero(records.first)
@@ -573,11 +532,7 @@ class MultimodalTask(GenerationTask):
         return loss, sample_size, logging_output
 
     def _generate_and_score(self, sample: dict[str, Any], model: Any) -> dict[str, float]:
-        """Generate texts for the batch ``sample``; return the sums of their scores, by name.
-
-        An item with several lines, such as an image with several captions, is scored only once, in
-        the batch with its first line.
-        """
+        """Generate texts for the first line of each item in a batch; sum their scores, by name."""
         split = sample["split"]
         scores = self.generated_text_scores[split]
         hypotheses = {
@@ -592,13 +547,8 @@ class MultimodalTask(GenerationTask):
         return scores.sums(hypotheses)
 
     def decode_hypothesis(self, tokens: Tensor, split: str, line: int) -> str:
-        """Return the text of a hypothesis, as the metrics score it.
-
-        Args:
-            tokens: [T] tokens of the hypothesis.
-            split: Name of the split.
-            line: Line of the split for which the hypothesis was generated.
-        """
+        """Return the text of the hypothesis ``tokens`` ``[T]`` of a line of a split, as the metrics
+        score it."""
         return self.dictionary.string(tokens)
 
     def reduce_metrics(self, logging_outputs: list[dict[str, Any]], criterion: Any) -> None:

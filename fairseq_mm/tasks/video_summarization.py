@@ -59,10 +59,8 @@ _BART_POSITIONS = 1024  # rows of the tables in published checkpoints, without t
 class ReadableText:
     """Decoder from tokens to text with the interface of fairseq's ``--bpe`` classes.
 
-    An indexed OOV token, such as ``<unk-0>``, denotes a different word in each example, and fairseq
-    does not say which example it decodes. The words of each example must therefore be announced
-    in ``oov_words``, in the order in which the texts will be decoded: a list of words for each
-    text, whose token ``<unk-k>`` denotes the word at position k, counted from 0.
+    fairseq does not say which example it decodes, so ``oov_words`` must have the words that
+    ``<unk-0>``, ``<unk-1>``, ... denote in each text, in the order in which texts are decoded.
     """
 
     def __init__(self, subwords: Subwords) -> None:
@@ -70,20 +68,14 @@ class ReadableText:
         self.oov_words: deque[Sequence[str]] = deque()
 
     def encode(self, text: str) -> str:
-        """Return the tokens of a text, separated by spaces."""
         return " ".join(self.subwords.encode(text))
 
     def decode(self, tokens: str) -> str:
-        """Return the text of tokens that are separated by spaces."""
         oov_words = self.oov_words.popleft() if self.oov_words else None
         return self.decode_text(tokens, oov_words)
 
     def decode_text(self, tokens: str, oov_words: Optional[Sequence[str]] = None) -> str:
-        """Decode tokens that are separated by spaces.
-
-        ``oov_words`` are the words that indexed OOV tokens (``<unk-0>``, ``<unk-1>``, ...) denote;
-        None if they are unknown.
-        """
+        """Decode tokens; ``oov_words`` are the words of ``<unk-0>``, ``<unk-1>``, ..., if known."""
         if oov_words is not None:
             tokens = restore_oov_words(tokens, oov_words)
         return self.subwords.decode(tokens)
@@ -244,7 +236,6 @@ class VideoSummarizationTask(MultimodalTask):
     def check_ensemble_states(
         cls, first: str, ours: Mapping[str, Any], other: str, theirs: Mapping[str, Any]
     ) -> None:
-        """Check that checkpoints of an ensemble were trained with the same ``--source-ends``."""
         ends = [(state.get("task_state") or {}).get("source_ends") for state in (ours, theirs)]
         if ends[0] != ends[1]:
             raise UserError(
@@ -289,10 +280,7 @@ class VideoSummarizationTask(MultimodalTask):
             )
 
     def max_positions(self) -> tuple[int, int]:
-        """Return the maximum lengths of transcript and summary, in tokens including ``</s>``.
-
-        Both the options and the models limit the lengths.
-        """
+        """Return the maximum lengths of transcript and summary, in tokens including ``</s>``."""
         limits = [(self.cfg.max_source_positions, self.cfg.max_target_positions)]
         limits += [model.max_positions() for model in self.models]
         return min(source for source, _ in limits), min(target for _, target in limits)
@@ -341,7 +329,6 @@ class VideoSummarizationTask(MultimodalTask):
     def build_dataset(
         self, records: Split, combine: Optional[bool], *, generates: bool
     ) -> MultimodalDataset:
-        """Build the dataset of a split; see :meth:`GenerationTask.build_dataset`."""
         cfg, keys = self.cfg, records.keys
         videos: Optional[CutVideos] = None
         if self.reads_video is not False:
@@ -399,9 +386,8 @@ class VideoSummarizationTask(MultimodalTask):
     ) -> Any:
         """Build the generator of summaries.
 
-        Unless ``<unk>`` is allowed, a summary contains only those indexed OOV tokens (``<unk-0>``,
-        ...) that are in its transcript. Other indexed OOV tokens denote no word and would become
-        ``<unk>``. ``allow_unk`` allows or forbids ``<unk>``; None for the value of ``--allow-unk``.
+        Unless ``<unk>`` is allowed (``allow_unk``, default ``--allow-unk``), a summary contains
+        only those indexed OOV tokens (``<unk-0>``, ...) that are in its transcript.
         """
         check_search(args, reads_only_text=not self.reads_video)
         self.nbest = getattr(args, "nbest", 1)
@@ -439,7 +425,6 @@ class VideoSummarizationTask(MultimodalTask):
         return RewardText(self.dictionary, subwords=self.subwords if splits else None)
 
     def decode_hypothesis(self, tokens: Tensor, split: str, line: int) -> str:
-        """Return the detokenized text of a hypothesis, with words instead of indexed OOV tokens."""
         oov_words = self.oov_words.get(split)
         text = self.dictionary.string(tokens)
         return self.readable.decode_text(text, None if oov_words is None else oov_words[line])
@@ -451,7 +436,6 @@ class VideoSummarizationTask(MultimodalTask):
     def get_interactive_tokens_and_lengths(
         self, lines: list[str], encode_fn: Any
     ) -> tuple[list[Tensor], list[int]]:
-        """Return tokens and lengths of the transcripts that ``fairseq-interactive`` reads."""
         if self.reads_video:
             raise UserError(
                 "fairseq-interactive: a line of text is no video: use fairseq-generate."

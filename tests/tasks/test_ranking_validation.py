@@ -117,34 +117,19 @@ def test_ties_count_against_the_system():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (BEST[:2], "rsum grows as the ranking gets better: without --maximize-best"),
-        (("--best-checkpoint-metric", "t2i_medr", BEST[2]), "t2i_medr falls as the ranking gets"),
-        (("--best-checkpoint-metric", "r_sum", BEST[2]), "r_sum: the ranking is scored by i2t_r1"),
-        (("--eval-gen",), "--eval-gen validates by generated text, but the model embeds"),
+        (BEST[:2], "rsum: must be given with --maximize-best"),
+        (("--best-checkpoint-metric", "t2i_medr", BEST[2]), "t2i_medr: must be given without"),
+        (
+            ("--best-checkpoint-metric", "r_sum", BEST[2]),
+            "r_sum: a model that embeds .* is validated by i2t_r1",
+        ),
+        (("--eval-gen",), "a model that embeds images and .* not by --eval-gen"),
         (("--criterion", "cross_entropy"), "are trained with --criterion pairwise_ranking"),
-        (("--margin", "0"), "--margin must be above 0, but is 0"),
-        (("--num-negatives", "0"), "--num-negatives must be 1 or more, but is 0"),
-        (("--sum-updates", "-1"), "--sum-updates must be 0 or more, but is -1"),
-        (("--sum-updates", "5"), "--sum-updates 5 is for --negatives max, but it is sum"),
-        (
-            ("--loss", "info_nce", "--loss-temperature", "0"),
-            "--loss-temperature must be above 0, but is 0",
-        ),
-        (
-            ("--loss", "info_nce", "--loss-temperature", ".001", "--learn-temperature"),
-            "--loss-temperature must be 0.01 or more with --learn-temperature, but is 0.001",
-        ),
-        (("--loss-temperature", "0.2"), "--loss-temperature 0.2 is for --loss info_nce, but it is"),
-        (("--learn-temperature",), "--learn-temperature is for --loss info_nce, but it is ranking"),
-        (("--loss", "info_nce", "--margin", "0.3"), "--margin 0.3 is for --loss ranking: info_nce"),
-        (("--loss", "info_nce", "--negatives", "max"), "--negatives max is for --loss ranking"),
         (("--use-ema",), "--use-ema validates the average of the weights, which only --store-ema"),
         (
             ("--store-ema", "--ema-decay", "1"),
             "--ema-decay must be 0 or more and below 1, but is 1",
         ),
-        (("--image-pooling", "gpo"), "but the features have one region an image"),
-        (("--word-vectors", "none.txt"), "none.txt: cannot be read as word vectors"),
     ],
 )
 def test_mistakes_are_reported_in_one_line(monkeypatch, tmp_path, data, options, message):
