@@ -113,15 +113,6 @@ def test_the_page_does_without_images_and_shows_the_first_items_only(data, capsy
     assert "The first 2 of 3 items." in page
 
 
-def test_items_without_hypothesis_are_counted_and_shown(data):
-    lines = (data / "generate.txt").read_text().splitlines()
-    (data / "generate.txt").write_text("\n".join(lines[:2]) + "\n")
-    assert report(data) == 0
-    page = (data / "page.html").read_text()
-    assert "2 of 3 items have a hypothesis" in page
-    assert page.count("no hypothesis") == 1
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -178,15 +169,10 @@ def json_lines(captions, key):
     return [json.dumps({"id": name, key: text, "score": -1.5}) for name, text in captions.items()]
 
 
+# `score` reads the other layouts
 LAYOUTS = {
-    "caption": [f"{path}\t{text}" for path, text in PATHS.items()],
-    "caption --jsonl": json_lines(PATHS, "caption"),
     "caption --jsonl of an image more": json_lines({**PATHS, "z.jpg": "a dog"}, "caption"),
-    "summarize --jsonl": json_lines(CAPTIONS, "hypothesis"),
-    "plain": list(CAPTIONS.values()),
     "plain, a line a caption": [text for text in CAPTIONS.values() for _ in range(2)],
-    "generate": [f"H-{2 * n}\t-0.5\t{text}" for n, text in enumerate(CAPTIONS.values())],
-    "coco": [json.dumps([{"image_id": path, "caption": text} for path, text in PATHS.items()])],
 }
 
 
@@ -286,17 +272,3 @@ def test_names_of_systems_are_given_or_made_different(data, two, capsys):
     (data / "other" / "a.jsonl").write_text((data / "a.jsonl").read_text())
     assert run_two(two, "--hypotheses", data / "other" / "a.jsonl") == 0
     assert f'class="system">{data}/other/a.jsonl<' in (data / "page.html").read_text()
-
-
-def test_the_decoding_settings_are_those_of_a_single_system(data, two):
-    for name, allow_unk in (("a.jsonl", True), ("b.jsonl", False)):
-        options = {"options": {"beam": 3, "allow_unk": allow_unk}}
-        records = map(json.loads, (data / name).read_text().splitlines())
-        (data / name).write_text("\n".join(json.dumps({**x, **options}) for x in records))
-    assert report(data, "--hypotheses", data / "a.jsonl") == 0
-    assert '"beam": 3' in unescape((data / "page.html").read_text())
-    assert run_two(two, "--metrics", "bleu4") == 0
-    page = (data / "page.html").read_text()
-    assert "beam" not in page
-    # of two systems whose scores have different signatures, both are shown
-    assert len(re.findall(r"\|unk:(?:yes|no)\|", page)) == 2

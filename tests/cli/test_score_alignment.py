@@ -197,15 +197,6 @@ def test_several_runs_in_a_file_are_refused(score, data, other, case):
     assert "must hold one run" in err
 
 
-def test_parts_of_a_run_are_one_run(score, data):
-    log = "{'distributed_rank': 1, 'gen_subset': 'valid', 'nbest': 1}"
-    whole = score(generated(data))
-    parts = generated(data, numbers=[0, 6, 12, 18], log=log)
-    parts += generated(data, numbers=[3, 9, 15], log=log)
-    assert score(parts) == whole
-    assert score("".join(sorted(generated(data).splitlines(keepends=True)))) == whole
-
-
 @pytest.mark.parametrize(
     ("setting", "shown"),
     [
@@ -238,22 +229,6 @@ def test_an_item_that_is_cut_at_the_end_is_not_scored(score, data, kind):
     key = (data / "valid.visual_ids").read_text().split()[18]
     assert (f"1 references without a text: {key}" in err) is (kind != "P")
     assert ("1 items whose lines are cut short at the end of the file" in err) is (kind != "P")
-
-
-def test_stories_without_references_are_of_one_run_and_whole(data, tmp_path, capsys):
-    def said(text):
-        (tmp_path / "out.txt").write_text(text)
-        status = main(["score", str(tmp_path / "out.txt"), "--preset", "wp"])
-        return status, capsys.readouterr().err
-
-    text = generated(data)
-    assert said(text) == (0, "")
-    status, err = said(text[: text.rindex("D-18") + 9])
-    assert status == 0
-    assert "1 items whose lines are cut short at the end of the file (not scored): 18\n" in err
-    status, err = said(2 * text)
-    assert (status, err.count("\n")) == (2, 1)
-    assert "must hold one run" in err
 
 
 def test_targets_are_compared_with_plain_references(score, data, tmp_path):

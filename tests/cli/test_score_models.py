@@ -202,11 +202,6 @@ def test_bertscore_is_that_of_the_paper(score, models, tmp_path, layer):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--metrics", "clipscore"], "--metrics clipscore: needs --images."),
-        (["--metrics", "refclipscore", "--images", "."], "refclipscore: needs --clip-model."),
-        (["--metrics", "bertscore"], "--metrics bertscore: needs --bert-model."),
-        (["--metrics", "bleu", "--bert-layer", "3"], "--bert-layer: needs --metrics bertscore."),
-        (["--metrics", "bleu", "--images", "."], "needs --metrics clipscore or refclipscore."),
         (["--metrics", "clipscore", "--images", "no", "--clip-model", "x"], "no: no such file"),
         (["--metrics", "bertscore", "--bert-model", "own/bert"], "must be a folder of transform"),
         (["--metrics", "bertscore", "--bert-model", "EMPTY"], "cannot be loaded: "),
