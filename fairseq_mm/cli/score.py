@@ -59,6 +59,8 @@ _READ_BY = {
         for option in _MODEL_OPTIONS
     },
 }
+# value of --constant without TEXT; an empty TEXT, as from an unset variable of a shell, differs
+MOST_FREQUENT = "\0"
 COMPARE_SAMPLES = 1000
 # more resamples take hours, and give no more digits of the interval than 10,000 resamples
 _MAX_SAMPLES = 1_000_000
@@ -139,50 +141,36 @@ _FILE = {"metavar": "FILE"}
 _ARGUMENTS: Rows = {
     "inputs": ("Generated texts.", {"nargs": "?", "metavar": "HYPOTHESES"}),
     "--constant": (
-        "Score one TEXT for every item (default: the most frequent of the training split).",
-        {"nargs": "?", "const": score_inputs.MOST_FREQUENT, "metavar": "TEXT"},
+        "Score one text for all items (default: most frequent).",
+        {"nargs": "?", "const": MOST_FREQUENT, "metavar": "TEXT"},
     ),
-    "--preset": (
-        "Tokenizer and metrics of a protocol (default: coco).",
-        {"choices": PRESETS, "default": "coco", "metavar": "NAME"},
-    ),
-    "--metrics": (
-        f"Metrics or single figures, such as bleu4: {', '.join(METRICS)}.",
-        {"metavar": "NAMES"},
-    ),
-    "--tokenizer": (
-        f"Tokens: {', '.join(TOKENIZERS)}.",
-        {"choices": TOKENIZERS, "metavar": "NAME"},
-    ),
-    "--meteor-task": (
-        f"METEOR's -t: {', '.join(TASKS)} (default: rank).",
-        {"choices": TASKS, "default": "rank", "metavar": "NAME"},
-    ),
+    "--preset": ("Protocol (default: coco).", {"choices": PRESETS, "default": "coco"}),
+    "--metrics": ("Metrics, or figures such as bleu4.", {"metavar": "NAMES"}),
+    "--tokenizer": ("Tokens.", {"choices": TOKENIZERS}),
+    "--meteor-task": ("METEOR's -t.", {"choices": TASKS, "default": "rank"}),
     "--first-words": (
         f"Words that first_distinct reads (default: {FIRST_WORDS}).",
         {"type": arguments.positive, "metavar": "N"},
     ),
-}
-_REFERENCES: Rows = {
-    "--references": ("References: JSON lines, COCO annotations, or lines.", _FILE),
+    "--references": ("JSON lines, COCO annotations, or lines.", _FILE),
     "--references-of": (
-        "item, or album: all stories of its album (default: item).",
-        {"choices": ("item", "album"), "default": "item", "metavar": "NAME"},
+        "The item, or all stories of its album.",
+        {"choices": ("item", "album"), "default": "item"},
     ),
-    "--training-text": ("Training texts, one a line, for novelty and copying.", _FILE),
-    "--reference-scores": ("Output of fairseq-generate --score-reference.", _FILE),
+    "--training-text": ("Lines for novelty and copying.", _FILE),
+    "--reference-scores": ("Output of --score-reference, for perplexity.", _FILE),
 }
 _OUTPUT: Rows = {
     "--compare": ("Texts of another system, paired by item.", _FILE),
     "--bootstrap": (
-        f"Resamples for 95%% intervals (default: 0; --compare: {COMPARE_SAMPLES}).",
+        f"Resamples (default: 0; with --compare {COMPARE_SAMPLES}).",
         {"type": _samples, "metavar": "N"},
     ),
     "--per-item": ("Write the scores of each item as JSON lines.", _FILE),
-    "--submission": ("Write COCO's results or, with --preset vist, VIST's.", _FILE),
+    "--submission": ("Write COCO's results or VIST's stories.", _FILE),
     # --card without FILE is "", not None: _check names the file after HYPOTHESES
     "--card": (
-        "Write command, hashes, versions (default: HYPOTHESES.card.json).",
+        "Write command, hashes and versions.",
         {"nargs": "?", "const": "", "metavar": "FILE"},
     ),
     "--signatures": ("Print how each figure was computed.", arguments.FLAG),
@@ -205,19 +193,15 @@ _RULES = (
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.usage = "fairseq-mm score [HYPOTHESES] [--data DIR] [options]"
+    split = {"help": "Default: that of HYPOTHESES, or valid."}
+    arguments.add(parser, "data", "split", split=split)
     arguments.add_rows(parser, _ARGUMENTS)
-    group = parser.add_argument_group("references")
-    split = {"help": "Split of --data (default: that of HYPOTHESES, or valid)."}
-    arguments.add(group, "data", "split", split=split)
-    arguments.add_rows(group, _REFERENCES)
-    group = parser.add_argument_group("output")
-    arguments.add_rows(group, _OUTPUT)
+    arguments.add_rows(parser, _OUTPUT)
     seed = {"default": SEED, "type": _seed, "metavar": "N"}
-    arguments.add(group, "json", "seed", seed=seed)
-    group = parser.add_argument_group("metrics with models, and the gain from the video")
-    arguments.add_rows(group, score_models.ARGUMENTS)
-    arguments.add(group, "device", device={"help": "Device of the models."})
-    arguments.add_rows(group, score_gain.OPTIONS)
+    arguments.add(parser, "json", "seed", seed=seed)
+    arguments.add_rows(parser, score_models.ARGUMENTS)
+    arguments.add(parser, "device", device={"help": "Device of the models."})
+    arguments.add_rows(parser, score_gain.OPTIONS)
 
 
 def run(args: argparse.Namespace) -> None:
@@ -513,8 +497,6 @@ def _copied_runs(
     search = CopiedRuns([words for stories in systems for words in stories])
     with tqdm(training.lines, "training text", unit=" texts", leave=False, disable=None) as lines:
         search.read(lines, training.path)
-    if not search.words_read:
-        raise UserError(f"{training.path}: must have training texts, but is empty.")
     runs = iter(search.results())
     return [[next(runs) for _ in stories] for stories in systems], search.words_read
 
@@ -535,9 +517,7 @@ def _read_shared(
     training = _open_training(args) if "novelty" in metrics else None
     if training is not None:
         lines = [without_separators(line) for line in training.lines if line.strip()]
-        if not lines:
-            raise UserError(f"{training.path}: must have training texts, but is empty.")
-        shared["training_texts"] = list(map(split_words, lines))
+        shared["training_texts"] = list(map(split_words, lines)) or None
     if "sentences" in metrics and split is not None:
         # stories that people wrote, whose scores are shown for comparison
         written = list(map(" ".join, split.iterate_tokens()))
@@ -565,10 +545,13 @@ def _read_systems(
         systems = [score_inputs.read_without_references(path, split) for path in paths]
     if args.constant is not None:
         # first: --compare is the other system, whose figures are subtracted
-        if references is None and split is None:
-            raise UserError("--constant: needs --data with the split, or --references.")
+        if split is None and (references is None or args.constant == MOST_FREQUENT):
+            raise UserError("--constant: needs --data, or TEXT and --references.")
         items = list(references.texts) if references is not None else split.items
-        systems.insert(0, score_inputs.constant_texts(args.constant, args.data, items))
+        text = args.constant
+        if text == MOST_FREQUENT:
+            text = score_inputs.most_frequent_text(open_split(args.data, "train"))
+        systems.insert(0, score_inputs.constant_texts(text, items))
     return references, systems
 
 

@@ -19,14 +19,11 @@ from fairseq_mm.metrics.bootstrap import interval, resampled
 
 SAMPLES = 1000
 METRICS = ("rouge1", "rouge2", "rouge_l")
-_FILE = {"metavar": "FILE|R1,R2,RL"}
+_FILE = {"metavar": "FILE"}
 OPTIONS: Rows = {
-    "--system": ("Scores of the system, in place of HYPOTHESES.", _FILE),
-    "--text-only": ("Scores of the system's backbone, trained without the video.", _FILE),
-    "--baseline": (
-        "Scores of the system that HYPOTHESES or --system is compared with.",
-        _FILE,
-    ),
+    "--system": ("The system's --per-item file, or R1,R2,RL in percent.", _FILE),
+    "--text-only": ("The same of its backbone without the video.", _FILE),
+    "--baseline": ("The same of the baseline, for the video's share.", _FILE),
 }
 
 Figures = tuple[float, ...]

@@ -30,8 +30,6 @@ from fairseq_mm.metrics.hypotheses import (
     read_hypotheses,
 )
 
-# value of --constant without TEXT; an empty TEXT, as from an unset variable of a shell, differs
-MOST_FREQUENT = "\0"
 _SHOWN = 50  # characters of a text in a message
 
 
@@ -276,22 +274,15 @@ def read_without_references(path: str, split: Optional[Split]) -> JoinedTexts:
     return JoinedTexts(path, read, read.texts, not_compared=not_compared)
 
 
-def constant_texts(text: str, data: Optional[str], items: Sequence[str]) -> JoinedTexts:
-    """Return the texts of an imaginary system that generates the same text for every item; the text
-    ``MOST_FREQUENT`` stands for the most frequent text of the training split of ``data``."""
-    if text == MOST_FREQUENT:
-        if data is None:
-            raise UserError("--constant without TEXT: needs --data.")
-        text = _most_frequent_text(open_split(data, "train"))
-    elif os.path.exists(text):  # --constant FILE: HYPOTHESES was meant
-        raise UserError(f"--constant {text}: must be a text, but is a file or folder.")
-    elif not text.strip():
-        raise UserError(f"--constant: must have words, but is {text!r}.")
+def constant_texts(text: str, items: Sequence[str]) -> JoinedTexts:
+    """Return the texts of an imaginary system that generates the same text for every item."""
+    if not text.strip() or os.path.exists(text):  # --constant FILE: HYPOTHESES was meant
+        raise UserError(f"--constant: must be a text, not a file or folder, but is {text!r}.")
     texts = dict.fromkeys(items, text)
     return JoinedTexts(f"every text is {text!r}", Hypotheses(texts, "constant"), texts)
 
 
-def _most_frequent_text(split: Split) -> str:
+def most_frequent_text(split: Split) -> str:
     """Return the most frequent text of a split; of visual stories, the most frequent first
     sentence, second sentence, and so on, because whole stories hardly repeat."""
     counts: list[Counter[str]] = []
@@ -353,12 +344,7 @@ def check_generated_for(
         " ".join(word if word in known else "<unk>" for word in words)
         for words in split.iterate_tokens(side)
     ]
-    last = max(printed)
-    if last >= len(texts):
-        raise UserError(
-            f"{path}: line {last} must be one of the {len(texts)} lines of {split.path} (counted "
-            "from 0); it was generated from another split or data folder."
-        )
+    _check_line(path, max(printed), split, len(texts))
     # fairseq-generate decodes targets like hypotheses, but prints only hypotheses in both forms:
     # H- before decoding, D- after it
     both = [i for i in output.hypotheses.keys() & output.detokenised.keys() if i < len(texts)]
@@ -389,17 +375,20 @@ def check_generated_for(
     return None
 
 
+def _check_line(path: str, line: int, split: Split, count: int) -> None:
+    if line >= count:
+        raise UserError(
+            f"{path}: line {line} must be one of the {count} lines of {split.path} (counted from "
+            "0); it was generated from another split or data folder."
+        )
+
+
 def check_scores_for(
     path: str, output: GeneratedOutput, num_tokens: Mapping[int, int], split: Split
 ) -> None:
     """Check that ``fairseq-generate --score-reference`` has scored a split; ``num_tokens`` maps a
     line of the split to its number of scored tokens in the output."""
-    last = max(num_tokens)
-    if last >= len(split):
-        raise UserError(
-            f"{path}: line {last} must be one of the {len(split)} lines of {split.path} (counted "
-            "from 0); it comes from another split or data folder."
-        )
+    _check_line(path, max(num_tokens), split, len(split))
     check_generated_for(path, output, split)
     longest = max(num_tokens.values())
     for number, words in enumerate(split.iterate_tokens()):

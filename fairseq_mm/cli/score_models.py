@@ -49,20 +49,13 @@ _BEST_LAYERS = {
 }
 ARGUMENTS: Rows = {
     "--images": (
-        "Folder or .tar of the images, for clipscore and refclipscore; may be given again.",
+        "Folder or .tar of the images, for (ref)clipscore.",
         {"metavar": "FOLDER", "action": "append"},
     ),
-    "--clip-model": (
-        "CLIP model for clipscore and refclipscore: a folder of transformers (save_pretrained).",
-        {"metavar": "FOLDER"},
-    ),
-    "--bert-model": (
-        "Masked language model for bertscore: a folder of transformers (save_pretrained).",
-        {"metavar": "FOLDER"},
-    ),
+    "--clip-model": ("CLIP model of transformers.", {"metavar": "FOLDER"}),
+    "--bert-model": ("Model of transformers for bertscore.", {"metavar": "FOLDER"}),
     "--bert-layer": (
-        "Layer for bertscore, from 1 (default: the layer that correlates best with human "
-        "judgments, for BERT, RoBERTa, XLM-RoBERTa and DistilBERT; else the last).",
+        "Layer for bertscore (default: the paper's choice).",
         {"type": arguments.positive, "metavar": "N"},
     ),
 }
@@ -178,8 +171,6 @@ class _ClipScorer:
             except UserError as error:
                 unreadable.append(f"{key}: {error}")
         _report(unreadable, "unreadable")
-        if not any(image is not None for image in self._images):
-            raise UserError("--images: none of the images can be read.")
 
     def _embed(self, **inputs: Any) -> Any:
         """Return vectors ``[N, D]`` of unit length of images or texts."""

@@ -43,19 +43,15 @@ def read_rewards(text: str) -> dict[str, float]:
     rewards: dict[str, float] = {}
     for part in text.split(","):
         name, sign, value = part.strip().partition("=")
-        if name not in REWARDS:
-            raise UserError(f"--rewards {text}: {name!r} is none of {', '.join(REWARDS)}.")
         try:
             weight = float(value) if sign else 1.0
         except ValueError:
             weight = math.nan
-        if not 0 < weight < math.inf:
+        if name not in REWARDS or name in rewards or not 0 < weight < math.inf:
             raise UserError(
-                f"--rewards {text}: the weight of {name} must be a number above 0, but is "
-                f"{value!r}."
+                f"--rewards {text}: each part must be one of {', '.join(REWARDS)}, named once, and "
+                f"if needed = and a weight above 0, but one is {part.strip()!r}."
             )
-        if name in rewards:
-            raise UserError(f"--rewards {text}: has {name} twice.")
         rewards[name] = weight
     return rewards
 

@@ -66,7 +66,6 @@ TEXTS = [
     (["T", "--references", "captions.json"], "captions.json: must be a COCO annotation file"),
     (["T", "--references", "lines"], "lines: must have a reference for each of the split's 4"),
     (["T", "--training-text", "absent", "--metrics", "novelty"], "absent: cannot be read (No such"),
-    (["T", "--training-text", "empty", "--metrics", "novelty"], "must have training texts, but"),
     (["--reference-scores", "P"], "P: line 9 must be one of the 4 lines of data/valid.jsonl"),
     (["T", "--preset", "wp", "--compare", "other", "--data", ""], "have no item in common"),
 ]
@@ -96,10 +95,13 @@ OPTIONS = [
     ),
     (["same", "--submission", "s", "--data", ""], "has several of 1: 12.jpg."),
     (["--constant", "--data", ""], "references are needed"),
-    (["--constant", "--data", "", "--preset", "wp"], "--constant: needs --data with the split"),
+    (
+        ["--constant", "--data", "", "--preset", "wp"],
+        "--constant: needs --data, or TEXT and --references.",
+    ),
     (["T", "--constant", "a dog"], "--constant and the inputs: leave one of the two out"),
-    (["--constant", " "], "--constant: must have words, but is ' '"),
-    (["--constant", "data"], "must be a text, but is a file or folder"),
+    (["--constant", " "], "--constant: must be a text, not a file or folder, but is ' '"),
+    (["--constant", "data"], "must be a text, not a file or folder, but is 'data'"),
     (["--constant"], "has no split 'train', but valid."),
 ]
 # the gain from the video

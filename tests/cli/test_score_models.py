@@ -139,7 +139,7 @@ def test_items_without_an_image_are_left_out(score, models, photos, tmp_path):
     assert items["a.jpg"]["clipscore"] is items["b.jpg"]["clipscore"] is None
     (photos / "c.jpg").unlink()
     status, _, _, err = score(*options)
-    assert (status, "none of the images can be read" in err) == (2, True)
+    assert (status, "no figure could be computed" in err) == (2, True)
 
 
 def test_an_empty_caption_counts_0(score, models, photos, tmp_path):

@@ -326,9 +326,9 @@ def test_every_task_trains(folders, task, arch, options, monkeypatch, caplog):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"rewards": "cider=1,bleu=0"}, "the weight of bleu must be a number above 0"),
-        ({"rewards": "meteor"}, "'meteor' is none of cider, bleu, rouge_l"),
-        ({"rewards": "bleu,bleu=2"}, "has bleu twice"),
+        ({"rewards": "cider=1,bleu=0"}, "but one is 'bleu=0'"),
+        ({"rewards": "meteor"}, "each part must be one of cider, bleu, rouge_l"),
+        ({"rewards": "bleu,bleu=2"}, "but one is 'bleu=2'"),
         ({"num_samples": 1}, "--num-samples must be 2 or more with --baseline samples"),
         ({"num_samples": 0, "baseline": "greedy"}, "--num-samples must be 1 or more"),
         ({"reward_workers": -1}, "--reward-workers must be 0 or more"),
