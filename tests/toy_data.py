@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any, Optional
 
 import numpy as np
-import pytest
 import torch
 from fairseq import checkpoint_utils
 from fairseq.data import Dictionary, indexed_dataset
@@ -25,20 +24,6 @@ from fairseq_mm.data.story_text import (
 WORDS = "a the dog cat man runs sits jumps on in grass snow red blue small big".split()  # noqa: SIM905
 PACKAGE = Path(fairseq_mm.__file__).parent
 EXTRACTOR = {"extractor": "drawn", "weights": "none", "layer": "pool", "grid": 0}
-
-
-def multiplies_float16_on_cpu() -> bool:
-    try:
-        torch.mm(torch.ones(1, 1).half(), torch.ones(1, 1).half())
-    except RuntimeError:
-        return False
-    return True
-
-
-needs_float16_on_cpu = pytest.mark.skipif(
-    not multiplies_float16_on_cpu(),
-    reason=f"PyTorch {torch.__version__} multiplies no float16 on a CPU",
-)
 
 
 def make_dictionary(*, reverse: bool = False, separator: bool = False) -> Dictionary:

@@ -3,21 +3,15 @@
 from collections.abc import Callable, Iterable
 from typing import Any, Optional
 
-import pytest
 import torch
 from fairseq import optim
 from omegaconf import OmegaConf
 from torch import Tensor, nn
-from toy_data import needs_float16_on_cpu
 
 # dtype of the model, and fairseq's options of the precision
 PRECISIONS = [
-    pytest.param(torch.float16, {"fp16": True}, marks=needs_float16_on_cpu),
-    pytest.param(
-        torch.float16,
-        {"fp16": True, "memory_efficient_fp16": True},
-        marks=needs_float16_on_cpu,
-    ),
+    (torch.float16, {"fp16": True}),
+    (torch.float16, {"fp16": True, "memory_efficient_fp16": True}),
     (torch.bfloat16, {"bf16": True}),
     (torch.bfloat16, {"bf16": True, "memory_efficient_fp16": True}),
 ]

@@ -205,6 +205,7 @@ def run(args: argparse.Namespace) -> int:
     # after --except, which must leave the same items for each part
     if args.shard is not None:
         items, output, shard = _select_shard(items, output, args.shard)
+    arguments.check_writable("--output", output)
     if os.path.exists(output) and not args.overwrite:
         raise UserError(f"{output}: is finished. Choose another --output, or --overwrite.")
     keep_freed_memory()
@@ -235,10 +236,8 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _list_models(pattern: str) -> list[str]:
-    """Return the lines to print for ``--list-models``; raise UserError if no model matches.
-
-    If ``pattern`` is empty, torchvision's models and the spelling of other names are listed.
-    """
+    """Return the lines to print for ``--list-models``: names that match ``pattern``, or, if it is
+    empty, torchvision's models and the spelling of other names."""
     from fairseq_mm.extract.backbones import list_clip_models, list_image_models
     from fairseq_mm.extract.networks import list_models
 
@@ -257,11 +256,8 @@ def _list_models(pattern: str) -> list[str]:
 
 
 def _drop_stored(items: list, stores: list[str], noun: str) -> list:
-    """Return the images or videos whose ids are in none of the feature stores.
-
-    ``noun`` is ``images`` or ``videos``, for messages. Raise UserError if nothing remains, or if a
-    stored id belongs to another file than in ``items``.
-    """
+    """Return the images or videos whose ids are in none of the feature stores. Raise UserError if
+    nothing remains, or if a stored id belongs to another file than in ``items``."""
     from fairseq_mm.data.feature_store import FeatureStore
     from fairseq_mm.extract.run_files import check_unchanged
 
@@ -279,19 +275,8 @@ def _drop_stored(items: list, stores: list[str], noun: str) -> list:
 
 
 def _select_shard(items: list, output: str, shard: str) -> tuple[list, str, dict[str, Any]]:
-    """Select the images or videos of one shard of the run.
-
-    Args:
-        items: Images or videos of the whole run.
-        output: Path of the output of the whole run.
-        shard: ``I/N`` for shard I of N.
-
-    Returns:
-        items: Images or videos of the shard.
-        output: Path of the shard's output.
-        attributes: Attributes of the shard's store, by which ``store merge`` recognises shards of
-            the same run.
-    """
+    """Return the items and the output of shard ``I/N`` of a run, and the attributes by which
+    ``store merge`` recognises shards of the same run."""
     match = re.fullmatch(r"(\d+)/(\d+)", shard)
     if match is None:
         raise UserError(f"--shard must be I/N, such as 1/4, but is {shard} instead.")

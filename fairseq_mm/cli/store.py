@@ -102,15 +102,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> Optional[int]:
-    if args.action == "info":
-        return _info(args)
     if args.action == "verify":
         return _verify(args)
-    arguments.check_writable("--output", args.output)
-    if args.action == "import":
-        return _import(args)
+    {"info": _info, "import": _import}.get(args.action, _merge)(args)
+    return None
+
+
+def _merge(args: argparse.Namespace) -> None:
     from fairseq_mm.data.feature_importers import merge_stores
 
+    arguments.check_writable("--output", args.output)
     is_merge = args.action == "merge"
     merge_stores(
         args.paths if is_merge else [args.path],
@@ -120,7 +121,7 @@ def run(args: argparse.Namespace) -> Optional[int]:
         overwrite=args.overwrite,
         progress=_progress_bar(args.action),
     )
-    return _report_store(args.output)
+    _report_store(args.output)
 
 
 def _info(args: argparse.Namespace) -> None:
@@ -190,6 +191,7 @@ def _import(args: argparse.Namespace) -> None:
         open_source,
     )
 
+    arguments.check_writable("--output", args.output)
     source = open_source(args.source, ids_path=args.ids, array=args.array)
     attributes = extractor_attributes(
         extractor=args.extractor,

@@ -48,7 +48,7 @@ class Repair:
 
 
 table: tuple[Repair, ...] = ()  # in the order in which to apply them
-_applied: list[Repair] = []
+applied: list[Repair] = []
 _are_done: set[Scope] = set()
 
 
@@ -56,10 +56,7 @@ def apply() -> None:
     """Apply the repairs that are needed even for fairseq's own tasks and models.
 
     These are the safe loading of checkpoints, and repairs of defects of the installed version. A
-    second call does nothing.
-
-    Raises:
-        ImportError: if fairseq is missing or cannot be imported; the message says what to install.
+    second call does nothing. ImportError says what to install if fairseq cannot be imported.
     """
     # before any repair imports fairseq, for a message that says what to install
     check_fairseq()
@@ -93,10 +90,6 @@ def are_wanted() -> bool:
     return os.environ.get(LEFT_OUT_BY, "") in ("", "0")
 
 
-def list_applied() -> list[Repair]:
-    return list(_applied)
-
-
 def _apply(when: Scope) -> None:
     if when in _are_done:
         return
@@ -104,4 +97,4 @@ def _apply(when: Scope) -> None:
     for repair in table:
         if repair.scope is when and (repair.has_defect is None or repair.has_defect()):
             repair.apply()
-            _applied.append(repair)
+            applied.append(repair)

@@ -21,11 +21,8 @@ _MISSING = "???"
 
 
 def watch_parsed_options() -> None:
-    """Apply all repairs when fairseq has parsed a command line that names this package.
-
-    Only here does ``fairseq-generate`` know its task before it runs. If it samples texts, the
-    default of ``--beam`` is ``--nbest``.
-    """
+    """Apply all repairs when fairseq has parsed a command line that names this package: only here
+    does ``fairseq-generate`` know its task. If it samples, ``--beam`` defaults to ``--nbest``."""
     from fairseq import options
 
     original = options.parse_args_and_arch
@@ -58,11 +55,8 @@ def watch_parsed_options() -> None:
 
 
 def watch_commands() -> None:
-    """Wrap fairseq's ``call_main``, through which fairseq's commands start.
-
-    If the command's config names a task, model or the like of this package, the wrapper applies all
-    repairs and corrects the settings. Other commands are not changed.
-    """
+    """Apply all repairs, and correct settings, when a command starts whose config names a task,
+    model or the like of this package."""
     from fairseq.distributed import utils
 
     original = utils.call_main
@@ -78,12 +72,8 @@ def watch_commands() -> None:
 
 
 def configure_command(cfg: Any, environment: Mapping[str, str] = os.environ) -> None:
-    """Correct settings with which a fairseq command would fail or train other models than asked.
-
-    Args:
-        cfg: Config of the command, changed in place.
-        environment: Environment variables, which ``torchrun`` has set.
-    """
+    """Correct settings, in place, with which a fairseq command would fail or train other models
+    than asked; ``torchrun`` sets ``environment``."""
     import torch
     from omegaconf import open_dict
 

@@ -26,11 +26,7 @@ is_enabled = False
 
 
 def defer_configs(config_store: Any) -> None:
-    """Make hydra's ``ConfigStore`` add configs only when one of its configs is read.
-
-    Args:
-        config_store: Class ``hydra.core.config_store.ConfigStore``.
-    """
+    """Make hydra's class ``ConfigStore`` add configs only when one of its configs is read."""
     store = config_store.store
     waiting: list[tuple[tuple[Any, ...], dict[str, Any]]] = []
 

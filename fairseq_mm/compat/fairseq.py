@@ -26,34 +26,16 @@ _MESSAGES = (
 
 
 def check_fairseq() -> None:
-    """Check that fairseq can be imported.
-
-    Raises:
-        ImportError: if fairseq is missing or cannot be imported; the message says what to install.
-    """
-    newer = sys.version_info >= (3, 11)
-    remedy = "pip install 'fairseq-mm[fairseq]'" + (
-        " (it brings fairseq-fixed, the build of fairseq for Python 3.11 and newer)"
-        if newer
-        else " (it brings fairseq 0.12.2; pip must be older than 24.1)"
-    )
+    """Import fairseq; if that fails, raise ImportError that says what to install."""
     try:
         with _quiet_import():
             import fairseq  # noqa: F401
-    except ModuleNotFoundError as error:
-        if error.name != "fairseq":
-            raise ImportError(
-                f"fairseq needs the package {error.name}, which is missing; try: {remedy}"
-            ) from None
+    # ValueError: stock fairseq's configuration on Python 3.11 ("mutable default ...")
+    except (ModuleNotFoundError, ValueError) as error:
         raise ImportError(
-            f"fairseq_mm is a plugin of fairseq, which is missing: {remedy}"
-        ) from None
-    except ValueError as error:
-        # stock fairseq's configuration on Python 3.11: "mutable default ... is not allowed"
-        raise ImportError(
-            f"the fairseq that is installed does not run on Python "
-            f"{sys.version_info.major}.{sys.version_info.minor} ({error}); "
-            f"pip uninstall -y fairseq, then {remedy}"
+            f"fairseq_mm is a plugin of fairseq, which cannot be imported ({error}). Install it: "
+            "pip uninstall -y fairseq, then pip install 'fairseq-mm[fairseq]' (Python 3.10: with "
+            "a pip older than 24.1)."
         ) from None
 
 
@@ -124,9 +106,9 @@ def attention_keeps_beam_size() -> bool:
 def repair_beams_in_training() -> None:
     """Reset the beam size in attention modules after a generation, so that training is correct.
 
-    fairseq's ``MultiheadAttention`` keeps the beam size of the last generation. A model that is
-    trained afterwards, such as BART with ``--eval-bleu``, would attend to the source texts of other
-    examples in the batch.
+    fairseq's ``MultiheadAttention`` keeps the beam size of the last generation, and treats every
+    later batch as beams, even without an incremental state. A BART in training would attend to the
+    source texts of other examples.
     """
     from fairseq.modules import MultiheadAttention
     from fairseq.sequence_generator import EnsembleModel
@@ -144,8 +126,6 @@ def repair_beams_in_training() -> None:
         *args: Any,
         **kwargs: Any,
     ) -> Any:
-        # a generator leaves its beam size in the attention, which then treats every batch as the
-        # beams of one text, even without an incremental state
         beam = self.beam_size
         if incremental_state is None:
             self.beam_size = 1
@@ -205,11 +185,8 @@ def repair_repeat_blocking() -> None:
 def _no_repeat_ngram(
     self: Any, tokens: Any, lprobs: Any, bsz: int, beam_size: int, step: int
 ) -> Any:
-    """Set the log-probability of words that would repeat an n-gram to -inf; return ``lprobs``.
-
-    A word that is the only possible word of its step does not change. ``tokens`` is [N, L] and
-    ``lprobs`` [N, vocabulary], where N is batch size times beam size.
-    """
+    """Set the log-probability of words that would repeat an n-gram to -inf, unless the word is the
+    only possible one; ``tokens`` is [N, L] and ``lprobs`` [N, vocabulary], N all beams."""
     # tokens [N, L] are </s>, `step` words, and a buffer that later steps fill, with whose end
     # fairseq compares instead of the last words
     n = self.no_repeat_ngram_size
@@ -226,11 +203,8 @@ def _no_repeat_ngram(
 
 
 def _have_one_word(lprobs: Any, is_allowed: Any) -> Any:
-    """Return a mask [N], True at rows with at most one possible word, such as a word of a prefix.
-
-    ``is_allowed`` [N, W] is False at words that would repeat an n-gram. The mask may be False for
-    rows without such words.
-    """
+    """Return a mask [N], True at rows with at most one possible word; it may be False for rows in
+    which all of ``is_allowed`` [N, W] is True."""
     import torch
 
     if lprobs.is_cuda:

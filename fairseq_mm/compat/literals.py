@@ -21,11 +21,8 @@ _OPERATORS: dict[type, Any] = {
 
 
 def parse_literal(text: str) -> Any:
-    """Return the value of a Python literal; the operators + - * / // are computed.
-
-    Raises:
-        ValueError: if the text is no such literal.
-    """
+    """Return the value of a Python literal; the operators + - * / // are computed. Raise
+    ValueError if the text is no such literal."""
     try:
         return _value(ast.parse(text.strip(), mode="eval").body)
     except (SyntaxError, TypeError, RecursionError, MemoryError, ArithmeticError):
@@ -38,7 +35,7 @@ def _value(node: ast.AST) -> Any:
     if isinstance(node, (ast.List, ast.Tuple)):
         items = [_value(item) for item in node.elts]
         return items if isinstance(node, ast.List) else tuple(items)
-    return ast.literal_eval(node)  # type: ignore[arg-type]
+    return ast.literal_eval(node)
 
 
 def evaluate_literal(text: Any, *scopes: Any) -> Any:
@@ -55,11 +52,8 @@ def evaluate_literal(text: Any, *scopes: Any) -> Any:
 
 
 def guard_evaluation() -> None:
-    """Replace ``eval`` in all modules of fairseq by :func:`evaluate_literal`.
-
-    fairseq evaluates some options as Python, so that a checkpoint of tensors and strings could run
-    code. Every module gets the replacement, so that no list of such options can become outdated.
-    """
+    """Replace ``eval``, by which a checkpoint's options could run code, in all modules of fairseq,
+    so that no list of such options can become outdated."""
     for name, module in list(sys.modules.items()):
         if name.startswith("fairseq."):
             vars(module)["eval"] = evaluate_literal

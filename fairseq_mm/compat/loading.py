@@ -93,15 +93,8 @@ def allow_checkpoint_classes() -> None:
 
 
 def load_torch_file(file: Any, map_location: Any = "cpu") -> Any:
-    """Load a file that ``torch.save`` has written, without running code from it.
-
-    Args:
-        file: Path, or file object.
-        map_location: Device for the tensors, see ``torch.load``.
-
-    Raises:
-        UserError: if the file needs a class that is not allowed, or is damaged.
-    """
+    """Load a file that ``torch.save`` has written, without running code from it. Raise UserError if
+    it needs a class that is not allowed, or is damaged."""
     import torch
 
     try:
@@ -160,13 +153,8 @@ def activate_for(state: Any) -> None:
 
 
 def use_averaged_weights(state: Any, path: str) -> None:
-    """Replace a checkpoint's weights by their average if its task has validated the average.
-
-    With ``--store-ema``, a checkpoint has both the weights and their moving average. fairseq itself
-    neither validates nor loads the average. With ``--use-ema``, a task of this package validates
-    it, and every command that builds the model of the checkpoint uses the average as weights. A
-    training that is resumed or finetuned from the checkpoint continues with the original weights.
-    """
+    """Replace a checkpoint's weights by their average if its task validated the average
+    (``--use-ema``). A training that is resumed or finetuned keeps the original weights."""
     task_state = state.get("task_state") if isinstance(state, Mapping) else None
     if not isinstance(task_state, Mapping) or not task_state.get(AVERAGE_KEY):
         return
@@ -185,10 +173,8 @@ def use_averaged_weights(state: Any, path: str) -> None:
 def named_failures(
     path: str, what: str = "no model can be made of this checkpoint"
 ) -> Iterator[None]:
-    """Convert exceptions inside the context to errors of one line that name the checkpoint.
-
-    The options of a checkpoint from elsewhere may have any type, so that anything can fail.
-    """
+    """Convert exceptions to errors of one line that name the checkpoint: options of a checkpoint
+    from elsewhere may have any type, so that anything can fail."""
     try:
         yield
     except WeightsError as error:

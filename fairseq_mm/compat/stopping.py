@@ -5,6 +5,7 @@ fairseq therefore trains one more update each time, and replaces checkpoints.
 """
 
 import contextlib
+import dataclasses
 import functools
 import logging
 import math
@@ -76,12 +77,8 @@ def keep_finished_trainings() -> None:
 
 
 def _counting_functions() -> list[Any]:
-    """Return fairseq's function ``should_stop_early``, and its copy if there is one.
-
-    The function counts validations without improvement in its own attributes. If
-    ``fairseq_cli/train.py`` was started as a program, Python has loaded the function twice; the
-    copy that counts is first.
-    """
+    """Return fairseq's function ``should_stop_early``, which counts in its own attributes, and its
+    copy if ``fairseq_cli/train.py`` was started as a program; the copy that counts is first."""
     # if the program has the function, then this copy counts, so the program is first
     modules = (sys.modules.get(name) for name in ("__main__", "fairseq_cli.train"))
     functions = (getattr(module, "should_stop_early", None) for module in modules)
@@ -96,10 +93,7 @@ def _patience() -> dict[str, Any]:
 
 
 def _score(cfg: Any) -> list[Any]:
-    """Return the options that define the score by which fairseq chooses the best checkpoint.
-
-    These are the first validation subset, the name of the metric, and whether larger is better.
-    """
+    """Return the options that define the score by which fairseq chooses the best checkpoint."""
     return [
         cfg.dataset.valid_subset.split(",")[0],
         cfg.checkpoint.best_checkpoint_metric,
@@ -127,11 +121,8 @@ def _state(trainer: Any, extra_state: dict[str, Any]) -> dict[str, Any]:
 
 
 def _is_validation_planned(trainer: Any, position: dict[str, Any]) -> bool:
-    """Return True if an interval such as ``--validate-interval`` plans a validation now.
-
-    Otherwise fairseq validates after this update only because the training ends. ``position`` is
-    the state of the training data's iterator.
-    """
+    """Return True if an interval such as ``--validate-interval`` plans a validation now; else
+    fairseq validates only because the training ends. ``position`` is the state of the data."""
     data, updates = trainer.cfg.dataset, trainer.get_num_updates()
     intervals = [data.validate_interval_updates]
     if position["iterations_in_epoch"] > 0:
@@ -141,24 +132,15 @@ def _is_validation_planned(trainer: Any, position: dict[str, Any]) -> bool:
     return any(interval > 0 and updates % interval == 0 for interval in intervals)
 
 
+@dataclasses.dataclass
 class Restart:
-    """Restart of a training from a checkpoint, with options to ignore parts of the checkpoint.
+    """Restart of a training from a checkpoint, with fairseq's options of these names."""
 
-    Args:
-        filename: Path of the checkpoint.
-        reset_optimizer: Value of fairseq's ``--reset-optimizer``.
-        reset_lr_scheduler: Value of fairseq's ``--reset-lr-scheduler``.
-        reset_meters: Value of fairseq's ``--reset-meters``.
-    """
-
-    def __init__(
-        self, filename: str, reset_optimizer: bool, reset_lr_scheduler: bool, reset_meters: bool
-    ) -> None:
-        self.filename = filename
-        self.reset_optimizer = reset_optimizer
-        self.reset_lr_scheduler = reset_lr_scheduler
-        self.reset_meters = reset_meters
-        self.arch: Optional[str] = None  # of the checkpoint
+    filename: str
+    reset_optimizer: bool
+    reset_lr_scheduler: bool
+    reset_meters: bool
+    arch: Optional[str] = None  # of the checkpoint
 
     def resume(self, trainer: Any, extra_state: dict[str, Any], epochs: Any) -> None:
         """Restore the state of the stopping rules, and end the training if a limit is reached."""
@@ -221,11 +203,10 @@ def _restore_scores(cfg: Any, state: dict[str, Any]) -> None:
 def _resume_schedule(
     trainer: Any, state: dict[str, Any], position: dict[str, Any], epochs: Any
 ) -> Optional[float]:
-    """Set the learning rate that an uninterrupted training would have at this point.
+    """Set and return the learning rate that an uninterrupted training would have at this point;
+    return None if the training resumes within an epoch, or with ``--reset-dataloader``.
 
-    ``state`` and ``position`` are the checkpoint's states of the stopping rules and of the data's
-    iterator. Returns the learning rate; None if the training resumes within an epoch, or if
-    ``--reset-dataloader`` makes it start the data anew.
+    ``state`` and ``position`` are the checkpoint's states of the stopping rules and the data.
     """
     if state["plateau"] and trainer.get_num_updates() > 0:
         vars(trainer.lr_scheduler.lr_scheduler).update(state["plateau"])
@@ -320,12 +301,8 @@ def hook_loaded_states() -> None:
 
 
 def repair_writing_of_checkpoints() -> None:
-    """Make fairseq copy a checkpoint to a temporary name first, and then rename the copy.
-
-    If the process is killed, no checkpoint is then left incomplete. The disk needs room for one
-    more checkpoint. Nothing changes for paths outside of the local file system, and for
-    ``--write-checkpoints-asynchronously``.
-    """
+    """Make fairseq copy a checkpoint to a temporary name first, and then rename the copy, so that a
+    kill leaves none incomplete. The disk needs room for one more checkpoint."""
     from fairseq.file_io import PathManager
 
     copy_in_place = PathManager.copy

@@ -168,7 +168,7 @@ class Subwords:
             kind,
             files={name: read_bytes(os.fspath(path)) for name, path in paths.items()},
             indexed_oov=indexed_oov,
-            source=" and ".join(map(os.fspath, paths.values())),
+            source=" and ".join(os.fspath(path) for path in paths.values()),
         )
 
     @classmethod

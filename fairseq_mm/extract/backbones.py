@@ -121,7 +121,6 @@ class Backbone(NamedTuple):
         preprocessing: Preprocessing that the weights were trained with.
         digest: SHA-256 of the values of the weights, see :func:`.compute_weights_digest`; empty for
             networks of this package and of torchvision.
-        former_digest: The same as earlier versions computed it.
         library: Name and version of the library of the network, such as ``timm 1.0.31``; empty for
             networks of this package and of torchvision.
     """
@@ -133,7 +132,6 @@ class Backbone(NamedTuple):
     grid: bool
     preprocessing: Preprocessing
     digest: str = ""
-    former_digest: str = ""
     library: str = ""
 
 
@@ -155,14 +153,7 @@ class LayerRows(nn.Module):
         self.has_class_token = has_class_token
 
     def forward(self, images: Tensor) -> Tensor:
-        """Compute the N feature vectors of each image.
-
-        Args:
-            images: ``[B, 3, height, width]``, normalised.
-
-        Returns:
-            rows: ``[B, N, D]`` float32.
-        """
+        """Map images ``[B, 3, height, width]`` to N vectors each, ``[B, N, D]`` float32."""
         output = self.layers(images)["layer"].float()
         if output.dim() == 4:
             rows = output.flatten(2).transpose(1, 2)  # [B, height * width, D]
@@ -207,11 +198,7 @@ def _list_models(module: ModuleType) -> list[str]:
 
 
 def get_weights_entry(model: str, name: str) -> Any:
-    """Return torchvision's ``Weights`` object for the weights ``name`` of a model.
-
-    ``name`` is a name such as ``DEFAULT`` or ``IMAGENET1K_V1``. Raise UserError if the model has no
-    such weights.
-    """
+    """Return torchvision's ``Weights`` object for a name such as ``IMAGENET1K_V1``."""
     # by the annotation: not all versions of torchvision have get_model_weights
     functions = {**vars(torchvision.models.video), **vars(torchvision.models)}
     hint = inspect.signature(functions[model]).parameters["weights"].annotation
@@ -225,11 +212,7 @@ def get_weights_entry(model: str, name: str) -> Any:
 
 
 def _get_transform(model: str, weights: Optional[str]) -> dict[str, Any]:
-    """Return the arguments of the torchvision transform that the weights were trained with.
-
-    ``weights`` is the name of torchvision's weights, a file, or None. For a file or None, the
-    arguments are those of the first weights that torchvision lists for the model.
-    """
+    """Return the arguments of the torchvision transform that the weights were trained with."""
     enum: Any = type(get_weights_entry(model, "DEFAULT"))
     # a file does not record its transform: the transform of the model's first weights is assumed
     entry = enum[weights] if weights in enum.__members__ else next(iter(enum))
@@ -239,11 +222,7 @@ def _get_transform(model: str, weights: Optional[str]) -> dict[str, Any]:
 
 
 def default_preprocessing(model: str, weights: str) -> Preprocessing:
-    """Return the preprocessing that weights of a torchvision network for images need.
-
-    ``weights`` is the name of torchvision's weights, or a file. A file gets the preprocessing of
-    the first weights that torchvision lists for the model.
-    """
+    """Return the preprocessing that weights of a torchvision network for images need."""
     keywords = _get_transform(model, weights)
     # torchvision writes a side of a square as a number or as a list of one number
     (resize_size, *_), (size, *_) = (
@@ -261,12 +240,7 @@ def default_preprocessing(model: str, weights: str) -> Preprocessing:
 
 
 def default_clip_preprocessing(model: str, weights: Optional[str]) -> ClipPreprocessing:
-    """Return the preprocessing that weights of a network for clips need.
-
-    ``weights`` is the name of torchvision's weights, or a file. ``resnext101_3d`` gets the
-    preprocessing of Hara et al. A file of another model gets the preprocessing of the first weights
-    that torchvision lists for this model.
-    """
+    """Return the preprocessing that weights of a network for clips need."""
     if model == RESNEXT:
         return ClipPreprocessing(resize_size=112, size=112, **normalization("activitynet"))
     keywords = _get_transform(model, weights)
@@ -292,11 +266,8 @@ def build_image_backbone(
     seed: int = 0,
     fuse: Fuse = fuse_for_evaluation,
 ) -> Backbone:
-    """Build a torchvision network for images, cut off after a layer.
-
-    ``fuse`` is the argument of :func:`fold_norms`. See :func:`.build_backbone` for the other
-    arguments and errors.
-    """
+    """Build a torchvision network for images, cut off after a layer; see :func:`.build_backbone`,
+    and :func:`fold_norms` for ``fuse``."""
     weights = weights or "DEFAULT"
     if layer is None:
         layer = default_layer(model, grid)
@@ -317,10 +288,7 @@ def build_image_backbone(
 
 
 def build_clip_backbone(model: str, *, weights: Optional[str] = None, seed: int = 0) -> Backbone:
-    """Build a network for clips of videos (see :func:`list_clip_models`), without its classifier.
-
-    See :func:`.build_backbone` for the arguments and errors.
-    """
+    """Build a network for clips of videos, without its classifier; see :func:`.build_backbone`."""
     if model == RESNEXT and (weights is None or not (weights == RANDOM or is_file(weights))):
         problem = "" if weights is None else f" {weights} is no file."
         raise UserError(
@@ -348,16 +316,8 @@ def build_clip_backbone(model: str, *, weights: Optional[str] = None, seed: int 
 def _load_weights(
     network: nn.Module, model: str, weights: str, *, seed: int, needed: Collection[str]
 ) -> str:
-    """Load weights into a network, and return the text that identifies them in a feature store.
-
-    Args:
-        network: Network to load the weights into, classifier included.
-        model: Name of the model.
-        weights: Path of a file, name of torchvision's weights, or ``none`` to leave the network's
-            random weights unchanged.
-        seed: Seed with which the random weights were made.
-        needed: Names of the tensors that a file must have.
-    """
+    """Load weights (a file, a name, or ``none``) into a whole network, and return the text that
+    identifies them in a feature store. A file must have the tensors ``needed``."""
     if weights == RANDOM:
         return f"{RANDOM}:{seed}"
     if is_file(weights):
@@ -369,11 +329,6 @@ def _load_weights(
 
 
 def default_layer(model: str, grid: bool) -> str:
-    """Return the name of the layer whose output is a model's features by default.
-
-    With ``grid``, the features are one vector per position of a feature map, otherwise one vector
-    per image. Raise UserError if ``DEFAULT_LAYERS`` has no layer for the model.
-    """
     for prefix, layers in DEFAULT_LAYERS.items():
         if model.startswith(prefix):
             return layers[1] if grid else layers[0]
@@ -381,10 +336,7 @@ def default_layer(model: str, grid: bool) -> str:
 
 
 def cut_after(network: nn.Module, model: str, layer: str) -> nn.Module:
-    """Return the network up to ``layer``, without the modules that the layer does not need.
-
-    ``model`` is the name of the model, for messages.
-    """
+    """Return the network up to ``layer``; ``model`` names it in messages."""
     with warnings.catch_warnings():
         # torchvision warns that nodes differ between training and evaluation
         warnings.simplefilter("ignore")
@@ -403,10 +355,7 @@ def fold_norms(layers: nn.Module, fuse: Fuse = fuse_for_evaluation) -> None:
     """Merge each batch normalisation into the convolution before it.
 
     The features change only by float32 rounding; MobileNet-v2 needs a quarter less time on a CPU.
-
-    Args:
-        layers: Graph of a network that ends at a layer, see :func:`cut_after`; changed in place.
-        fuse: Function that merges a convolution and its normalisation.
+    ``layers``, a result of :func:`cut_after`, is changed in place.
     """
     modules = dict(layers.named_modules())
     calls = [node for node in layers.graph.nodes if node.op == "call_module"]  # type: ignore[union-attr]
@@ -433,11 +382,8 @@ def _can_fold(conv: Optional[nn.Module], norm: nn.Module) -> bool:
 
 
 def download_weights(entry: Any) -> dict[str, Tensor]:
-    """Download weights of torchvision once, into the folder of ``torch.hub``, and read them safely.
-
-    ``entry`` is a result of :func:`get_weights_entry`. Raise UserError if the weights cannot be
-    downloaded, or the file has other objects than tensors.
-    """
+    """Download weights of torchvision once, into the folder of ``torch.hub``, and read them safely;
+    ``entry`` is a result of :func:`get_weights_entry`."""
     # not entry.get_state_dict, which may unpickle any objects
     folder = os.path.join(torch.hub.get_dir(), "checkpoints")
     file = os.path.join(folder, os.path.basename(urlparse(entry.url).path))

@@ -51,16 +51,11 @@ class ClipPreprocessing(Preprocessing):
             raise UserError(
                 "frames of all videos must have one size: --crop center or --resize squash."
             )
-        if not 1 <= self.frames <= MAX_FRAMES:
-            raise UserError(f"`frames` must be 1 to {MAX_FRAMES}, but is {self.frames} instead.")
-        if self.stride < 1:
-            raise UserError(f"`stride` must be 1 or more, but is {self.stride} instead.")
-        if self.fps and not MIN_FPS <= self.fps <= MAX_FPS:
-            raise UserError(f"`fps` must be {MIN_FPS} to {MAX_FPS}, but is {self.fps} instead.")
-        if not self.antialias and self.interpolation != "bilinear":
+        is_fps = not self.fps or MIN_FPS <= self.fps <= MAX_FPS
+        if not 1 <= self.frames <= MAX_FRAMES or self.stride < 1 or not is_fps:
             raise UserError(
-                f"`interpolation` must be bilinear without antialiasing, but is "
-                f"{self.interpolation!r} instead."
+                f"`frames` must be 1 to {MAX_FRAMES}, `stride` 1 or more, and `fps` 0 or {MIN_FPS} "
+                f"to {MAX_FPS}, but are {self.frames}, {self.stride} and {self.fps}."
             )
 
     @property
@@ -126,14 +121,8 @@ def with_clip_options(
     normalize: Optional[str] = None,
     **sizes: Any,
 ) -> ClipPreprocessing:
-    """Return the preprocessing ``default``, changed in the options whose argument is not None.
-
-    :class:`ClipPreprocessing` explains the options. ``normalize`` is one of ``NORMALIZATIONS``;
-    ``sizes`` are the keyword arguments ``resize``, ``resize_size``, ``size`` and ``crop``.
-
-    If only ``size`` is given, ``resize_size`` changes in the same proportion. If only ``frames`` is
-    given, ``stride`` becomes equal to ``frames``.
-    """
+    """Return the preprocessing ``default``, changed in the options whose argument is not None, as
+    :func:`.with_options` does. If only ``frames`` is given, ``stride`` becomes equal to it."""
     # 0 is a choice, too: every frame once
     changes: dict[str, Any] = {"fps": default.fps if fps is None else fps}
     if frames or stride:
@@ -200,12 +189,8 @@ def _resize_bilinear(image: Image.Image, width: int, height: int) -> Image.Image
 
 
 def _find_neighbours(old: int, new: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return the indices and weights that interpolate a line of ``old`` pixels to ``new`` pixels.
-
-    Returns:
-        Three arrays with one entry per new pixel: the index of the old pixel before the new pixel,
-        the index of the old pixel after it, and the weight of the old pixel after it.
-    """
+    """Return for each of ``new`` pixels the indices of the two of ``old`` pixels around it, and the
+    weight of the second."""
     place = (np.arange(new, dtype=np.float32) + np.float32(0.5)) * np.float32(old / new)
     place = np.maximum(place - np.float32(0.5), 0)
     before = np.minimum(place.astype(np.int64), old - 1)

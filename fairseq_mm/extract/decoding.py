@@ -26,16 +26,8 @@ from fairseq_mm.extract.readers import AHEAD_FILES, Event, MediaEnd, Reader, Unr
 def decode_files(
     files: Sequence[MediaFile], reader: Reader, *, workers: int = 0
 ) -> Generator[Event, None, None]:
-    """Decode files, and yield the inputs of the network one file after the other.
-
-    The events of a file are its images or clips (uint8 arrays), followed by one
-    :class:`.MediaEnd` or :class:`.Unreadable`.
-
-    Args:
-        files: Images or videos.
-        reader: Reader that decodes a file.
-        workers: Number of decoding processes; with 0, this process decodes.
-    """
+    """Decode files in ``workers`` processes (0: in this one), and yield the events of each file:
+    images or clips (uint8), then one :class:`.MediaEnd` or :class:`.Unreadable`."""
     if workers < 1:
         for file in files:
             yield from reader.events(file)

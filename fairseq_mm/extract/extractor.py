@@ -53,16 +53,8 @@ class FirstClips(NamedTuple):
 
 
 class BatchFeatures:
-    """Features of a batch that a GPU may still be computing.
-
-    Args:
-        num_inputs: Number of images or clips in the batch.
-
-    Attributes:
-        seconds_network: Seconds in which the device computed the features; complete after
-            :meth:`get`.
-        events: Device events that were recorded before and after each computation.
-    """
+    """Features of a batch that a GPU may still be computing; ``events`` are recorded before and
+    after each computation, and ``seconds_network`` is complete after :meth:`get`."""
 
     def __init__(self, num_inputs: int) -> None:
         self.seconds_network = 0.0
@@ -70,10 +62,6 @@ class BatchFeatures:
         self.events: list[tuple[Any, Any]] = []
 
     def add(self, indices: Sequence[int], rows: Sequence[np.ndarray]) -> None:
-        """Add the features ``[N, D]`` of the images or clips with the given indices.
-
-        The device may still be computing the features; :meth:`get` waits for ``events``.
-        """
         for i, input_rows in zip(indices, rows):
             self._rows[i] = input_rows
 
@@ -148,11 +136,7 @@ class Extractor:
         return 64 if self.reads_videos else 128
 
     def reader(self, *, max_pixels: int = MAX_PIXELS) -> Reader:
-        """Build a reader, which decodes a file into images or clips for the network.
-
-        :func:`.read_image` and :class:`.VideoReader` explain ``max_pixels``. Raise UserError if
-        PyAV, which decodes videos, is not installed.
-        """
+        """Build a reader, which decodes a file into images or clips for the network."""
         if isinstance(self.preprocessing, ClipPreprocessing):
             return ClipReader(self.preprocessing, max_pixels)
         return ImageReader(self.preprocessing, max_pixels)
@@ -268,11 +252,7 @@ class Extractor:
 
     @float32_by_default
     def start_batch(self, inputs: Sequence[Optional[np.ndarray]]) -> BatchFeatures:
-        """Start to compute the features of images or clips, without waiting for a GPU.
-
-        On a CPU, the features are complete when this method returns. :meth:`rows_of_each` explains
-        the arguments and the features.
-        """
+        """Start :meth:`rows_of_each` without waiting for a GPU."""
         batch = BatchFeatures(len(inputs))
         with torch.inference_mode():
             by_shape: dict[tuple[int, ...], list[int]] = {}
@@ -294,10 +274,7 @@ class Extractor:
     def _start_network(
         self, inputs: Tensor, batch: BatchFeatures, places: Sequence[tuple[int, bool]]
     ) -> None:
-        """Start the network on a batch.
-
-        ``places`` has, for each input, its index and True if its features are needed.
-        """
+        """Start the network; ``places`` has the index of each input, and True if it is needed."""
         began = time.perf_counter()
         with self._errors_of(inputs):
             if self.device.type == "cuda":
@@ -327,8 +304,7 @@ class Extractor:
         Args:
             files: Paths, bytes, binary files or :class:`.MediaFile` objects; also open images or
                 arrays, see :func:`.read_image`.
-            batch_size: Number of images or clips in a batch; the clips may belong to several
-                videos. None for ``default_batch_size``. It changes only the speed.
+            batch_size: Number of images or clips in a batch.
             **options: Options of :meth:`reader`.
 
         Returns:
@@ -371,18 +347,9 @@ class Extractor:
         num_images: int = 0,
         **options: Any,
     ) -> FirstClips:
-        """Compute the features of the first clips of a video, and decode only these clips.
+        """Compute the features of the first ``limit`` clips of a video, and decode only these.
 
-        Args:
-            video: Path, bytes, binary file or :class:`.MediaFile`.
-            limit: Largest number of clips.
-            batch_size: Number of clips in a batch; None for ``default_batch_size``.
-            num_images: Number of clips, evenly spaced among the first clips, whose middle frames
-                are returned; 0 to return no frames.
-            **options: Options of :meth:`reader`.
-
-        Returns:
-            Features of the clips, and the middle frames.
+        The middle frames of ``num_images`` of the clips, evenly spaced, are returned, too.
         """
         images: list[np.ndarray] = []
         # an iterator that is left in the middle would keep the video open
@@ -402,10 +369,7 @@ class Extractor:
 
 
 def find_device(name: Union[str, torch.device]) -> torch.device:
-    """Return the device ``name``; ``auto`` is a GPU if there is one, else the CPU.
-
-    Raise UserError if there is no such device.
-    """
+    """Return the device ``name``; ``auto`` is a GPU if there is one, else the CPU."""
     has_cuda = torch.cuda.is_available()
     if name == "auto":
         return torch.device("cuda" if has_cuda else "cpu")
@@ -491,9 +455,7 @@ def build_extractor_from_identity(
     family = find_family(model)
     choices = {name: options[name] for name in family.choices}
     backbone = family.build(model, weights=weights, seed=seed, **choices)
-    check_same_weights(
-        identity, backbone.digest, backbone.former_digest, backbone.layer, backbone.library
-    )
+    check_same_weights(identity, backbone.digest, backbone.layer, backbone.library)
     if replaces_published:
         backbone = backbone._replace(weights=recorded)
     cls = ClipPreprocessing if is_video else Preprocessing

@@ -16,15 +16,8 @@ _PIECE = 1 << 20
 
 
 class HashedFile:
-    """Image or video file that is open for reading, with its size, time and SHA-256.
-
-    Use it as a context manager, and decode ``content``; :meth:`get_source` then returns size, time
-    of the last change and SHA-256. Raise UserError if the file cannot be read or is no regular
-    file.
-
-    Attributes:
-        content: Bytes of the file, or the open file if it is too large to be held in memory.
-    """
+    """Image or video file that is open for reading: decode ``content`` (its bytes, or the open file
+    if it is large); :meth:`get_source` then returns size, time of last change and SHA-256."""
 
     def __init__(self, file: MediaFile) -> None:
         self._file = file
@@ -37,11 +30,7 @@ class HashedFile:
                 self.content = self._stream.read(self._size_and_time[0] + 1)
 
     def get_source(self) -> Source:
-        """Return size, time of the last change and SHA-256 of the file.
-
-        Call this method after the file was decoded. Raise UserError if the file cannot be read
-        further, or was changed since it was opened.
-        """
+        """Return the record of the file; raise UserError if it was changed since it was opened."""
         has_changed = False
         with _as_user_errors():
             if isinstance(self.content, bytes):

@@ -50,9 +50,8 @@ def check_same_extractor(
     """
     check_is_recorded(recorded, recorded_by)
     check_is_recorded(other, given_by)
-    # digests of earlier versions are without the names of the tensors
-    kinds = [str(x.get(WEIGHTS_DIGEST, "-")).startswith(WITH_NAMES) for x in (recorded, other)]
-    has_digests = WEIGHTS_DIGEST in recorded and WEIGHTS_DIGEST in other and len({*kinds}) == 1
+    # digests of 0.2, without the names of the tensors, are not compared
+    has_digests = all(str(x.get(WEIGHTS_DIGEST)).startswith(WITH_NAMES) for x in (recorded, other))
     recorded, other = ({DECODER: PILLOW, **attributes} for attributes in (recorded, other))
     for name in (*IDENTITY, DECODER, *((WEIGHTS_DIGEST,) if has_digests else ())):
         ours, theirs = _normalize(name, recorded[name]), _normalize(name, other[name])
@@ -71,42 +70,35 @@ def check_same_extractor(
 
 
 def has_name_and_digest(identity: Mapping[str, object]) -> bool:
-    """Return True if published weights are recorded by their name and by their digest.
-
-    A file with the same weights may then replace them.
-    """
+    """Return True if published weights are recorded by their name and by their digest, so that a
+    file with the same weights may replace them."""
     source = str(identity.get("weights")).partition(":")[0]
-    return source in PUBLISHERS and WEIGHTS_DIGEST in identity
+    return source in PUBLISHERS and str(identity.get(WEIGHTS_DIGEST)).startswith(WITH_NAMES)
 
 
 def check_same_weights(
-    identity: Mapping[str, object], digest: str, former_digest: str, layer: str, library: str
+    identity: Mapping[str, object], digest: str, layer: str, library: str
 ) -> None:
     """Check that a network has the weights and the layer that a feature store records.
 
     Args:
         identity: Attributes of the store or of a checkpoint.
         digest: Digest of the network's weights; empty if the network has none.
-        former_digest: The same as earlier versions recorded it.
         layer: Name of the layer whose output the network returns.
         library: Name and version of the library that built the network.
     """
     if not digest:
         return
     recorded = str(identity.get(WEIGHTS_DIGEST, digest))
-    if not recorded.startswith(WITH_NAMES):
-        digest = former_digest
-    versions = f"recorded with {identity.get('library', 'no version')}; installed is {library}"
-    if recorded != digest:
-        raise UserError(
-            f"{identity['extractor']}: its weights must have the digest {_shorten(recorded)} of "
-            f"the weights that made the features, but have {_shorten(digest)} ({versions})."
-        )
-    if layer != str(identity["layer"]):
-        raise UserError(
-            f"{identity['extractor']}: the features were made with layer {identity['layer']}, but "
-            f"the network now returns {layer} ({versions})."
-        )
+    has_digest = recorded.startswith(WITH_NAMES)
+    expected = {"weights": recorded if has_digest else digest, "layer": str(identity["layer"])}
+    for name, now in (("weights", digest), ("layer", layer)):
+        if expected[name] != now:
+            raise UserError(
+                f"{identity['extractor']}: the features were made with {name} "
+                f"{_shorten(expected[name])}, but the network has {_shorten(now)} (recorded with "
+                f"{identity.get('library', 'no version')}; installed is {library})."
+            )
 
 
 def _normalize(name: str, value: Any) -> object:

@@ -46,17 +46,13 @@ PROGRESSIVE_FACTOR = 4
 
 
 def read_image(image: AnyImage, *, max_pixels: int = MAX_PIXELS) -> Image.Image:
-    """Decode one image.
+    """Decode one image, and return it upright in mode RGB.
 
     Args:
-        image: Path, bytes, binary file (read from its beginning, and left open),
-            :class:`.MediaFile`, open ``PIL.Image``, or array ``[height, width, 3]`` uint8 in the
-            order R, G, B.
+        image: Path, bytes, binary file, :class:`.MediaFile`, open ``PIL.Image``, or array
+            ``[height, width, 3]`` uint8 in the order R, G, B.
         max_pixels: Largest number of pixels. Larger JPEGs are decoded at a reduced scale, other
             larger images are refused.
-
-    Returns:
-        The upright image in mode RGB.
     """
     try:
         if isinstance(image, np.ndarray):

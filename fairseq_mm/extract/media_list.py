@@ -20,14 +20,8 @@ MAX_PIXELS = 64_000_000
 
 
 class Kind(NamedTuple):
-    """Kind of media files, images or videos, with the names and suffixes that it uses.
-
-    Attributes:
-        noun: Name of one such file in messages.
-        suffixes: Suffixes of the files that are taken from folders and archives.
-        field: Field of a JSONL line that has one path.
-        fields: Field of a JSONL line that has a list of paths; also the plural noun in messages.
-    """
+    """Images or videos: noun for messages, suffixes of files in folders and archives, fields of a
+    JSONL line with one path and with several (also the plural noun)."""
 
     noun: str
     suffixes: frozenset[str]
@@ -82,11 +76,8 @@ class MediaFile(NamedTuple):
         return f"{self.path}:{self.member}" if self.member else self.path
 
     def size_and_time(self) -> tuple[int, int]:
-        """Return the size of the image or video in bytes, and the time of its last change in ns.
-
-        The time of a member of an archive is the time of the archive. Raise OSError if the file
-        does not exist, UserError if it is a folder, a device or a pipe.
-        """
+        """Return the size of the image or video in bytes, and the time of its, or its archive's,
+        last change in ns."""
         status = os.stat(self.path)
         if not stat.S_ISREG(status.st_mode):
             raise UserError("is a folder, a device or a pipe.")
@@ -115,11 +106,8 @@ AnyMedia = Union[str, os.PathLike, bytes, BinaryIO, MediaFile]
 
 
 def open_media(media: AnyMedia) -> contextlib.AbstractContextManager[BinaryIO]:
-    """Open an image or a video as a binary file with random access.
-
-    A file that the caller has opened is read from its beginning, and left open. Raise OSError if
-    the file cannot be read, UserError if ``media`` has another type.
-    """
+    """Open an image or a video as a binary file with random access; a file that the caller has
+    opened is read from its beginning, and left open."""
     if isinstance(media, bytes):
         return io.BytesIO(media)
     if isinstance(media, MediaFile):
@@ -139,13 +127,7 @@ def open_media(media: AnyMedia) -> contextlib.AbstractContextManager[BinaryIO]:
 
 
 def media_name(media: object, number: int, noun: str) -> str:
-    """Return a name of an image or video for messages: its path, or a name such as "image 3".
-
-    Args:
-        media: Image or video; bytes and open files have no path.
-        number: Position of ``media`` among the inputs of the caller.
-        noun: ``image`` or ``video``.
-    """
+    """Return a name for messages: the path, or "image 3" for bytes and open files."""
     if isinstance(media, MediaFile):
         return media.name
     return os.fspath(media) if isinstance(media, (str, os.PathLike)) else f"{noun} {number}"
@@ -162,17 +144,13 @@ def list_images(
     A file that several inputs name under the same id is listed once.
 
     Args:
-        inputs: Folders (searched with all subfolders for files with a suffix of ``kind``), single
-            files, ``.tar`` archives, or ``.jsonl`` files with ``image`` or ``images`` (for videos
-            ``video`` or ``videos``) in each line; relative paths start from the file's folder.
+        inputs: Folders (searched with all subfolders), single files, ``.tar`` archives, or
+            ``.jsonl`` files with ``image`` or ``images`` (``video``, ``videos``) in each line.
         ids: Form of the ids: ``name`` (``dog.jpg``), ``stem`` (``dog``) or ``path`` (relative to
-            the folder or the archive, or as it is written in a JSONL file). An id in a line of a
-            JSONL file takes precedence. In a line with ``images`` or ``videos``, the id is not the
-            id of the files.
+            the folder or the archive, or as it is written in a JSONL file). An id in a line with
+            ``image`` or ``video`` takes precedence.
         kind: Images or videos.
     """
-    if ids not in ID_FORMS:
-        raise UserError(f"`ids` must be one of {', '.join(ID_FORMS)}, but is {ids!r} instead.")
     images: dict[str, MediaFile] = {}
     for image in (image for path in inputs for image in _list_input(path, ids, kind)):
         _check_key(image)
@@ -193,14 +171,10 @@ def list_images(
 
 
 def list_folder(folder: str) -> tuple[list[MediaFile], list[tuple[str, str]]]:
-    """List the images below a folder, and the files and folders that cannot be listed.
-
-    Args:
-        folder: Path of the folder, which is searched with all subfolders.
+    """List the images below a folder; ids are paths relative to it.
 
     Returns:
-        files: The files in the order of their paths; the id of a file is its path relative to the
-            folder.
+        files: The files in the order of their paths.
         refused: Path and reason of each subfolder that cannot be read, and of each file whose name
             cannot be an id.
     """
@@ -220,12 +194,8 @@ def list_folder(folder: str) -> tuple[list[MediaFile], list[tuple[str, str]]]:
 
 
 def by_any_key(images: Iterable[MediaFile]) -> dict[str, MediaFile]:
-    """Return a dict in which each image has three keys: its path, name and stem.
-
-    The stem is the name without suffix. The ids of a feature store may have any of these forms. A
-    name or stem that several images share is left out. ``images`` must have their paths as ids, as
-    :func:`list_images` returns them with ``ids="path"``.
-    """
+    """Return a dict in which each image of ``list_images(ids="path")`` has three keys: its path,
+    name and stem (without those that several images share), as ids of a store may be."""
     paths = {image.key: image for image in images}
     by_key = dict(paths)
     for form in (lambda key: Path(key).name, lambda key: Path(key).stem):
@@ -237,10 +207,7 @@ def by_any_key(images: Iterable[MediaFile]) -> dict[str, MediaFile]:
 
 
 def select_shard(images: Sequence[MediaFile], shard: int, num_shards: int) -> list[MediaFile]:
-    """Cut a list of images into contiguous shards, and return the shard with the number ``shard``.
-
-    The numbers are 1 to ``num_shards``; a shard may be empty. Raise UserError for another number.
-    """
+    """Return the shard ``shard``, 1 to ``num_shards``, of the contiguous shards of a list."""
     if not 1 <= shard <= num_shards:
         raise UserError(f"--shard must be 1/N to N/N, but is {shard}/{num_shards} instead.")
     N = len(images)
@@ -286,17 +253,8 @@ def _walk(
     seen: set[str],
     refused: Optional[list[tuple[str, str]]] = None,
 ) -> Iterator[str]:
-    """List the files below a folder that have one of the suffixes.
-
-    Links are followed, but no folder is visited twice.
-
-    Args:
-        folder: Path of the folder.
-        suffixes: Suffixes of the files, such as ``.jpg``.
-        seen: Real paths of the folders that were visited so far.
-        refused: List to which unreadable subfolders are appended, each with the reason. UserError
-            is raised if the list is None, or if ``folder`` itself cannot be read.
-    """
+    """List the files below a folder with one of the suffixes; follow links, but visit no folder
+    twice. Unreadable subfolders are appended to ``refused``, or are errors without this list."""
     is_first = not seen
     real = os.path.realpath(folder)
     # a link to a folder around it would be followed for ever
@@ -338,9 +296,6 @@ def _list_archive(path: str, ids: str, kind: Kind) -> Iterator[MediaFile]:
         is_hidden = any(part.startswith(".") and part != ".." for part in file.parts)
         if file.suffix.lower() not in kind.suffixes or is_hidden:
             continue
-        # a list has only the offset and the size of a member, which do not describe holes
-        if member.sparse is not None:
-            raise UserError(f"{path}: {name} is stored with holes. Pack it without --sparse.")
         yield MediaFile(_make_key(name, ids), path, name, member.offset_data, member.size)
 
 

@@ -57,10 +57,6 @@ FAMILIES = (
 
 
 def find_family(model: str) -> Family:
-    """Return the family of a model.
-
-    Raise UserError if no family has the model; the message has similar names.
-    """
     for family in FAMILIES:
         if family.has(model):
             return family
@@ -73,12 +69,8 @@ def find_family(model: str) -> Family:
 
 
 def list_models(pattern: str) -> list[str]:
-    """Return the names of models, as ``--model`` takes them, that match a pattern.
-
-    Args:
-        pattern: Shell pattern, such as ``*resnet*`` or ``timm:vit_small*``; without wildcards, part
-            of a name. Names of timm match only if the pattern begins with ``timm:``.
-    """
+    """Return the names of models that match a shell pattern, such as ``timm:vit_small*``; without
+    wildcards, it is a part of a name."""
     names = []
     if pattern.startswith(TIMM):
         timm = import_extra("timm", extra="timm", purpose=f"--list-models {pattern}")
@@ -125,27 +117,21 @@ def build_backbone(
 
 def check_layer(model: str, layer: str) -> None:
     """Raise UserError if a network that this package builds does not have the layer."""
+    known: tuple[str, ...] = ()
     if model.startswith(TIMM):
         known = (POOLED_LAYER, GRID_LAYER)
     elif model in list_clip_models():
         known = (POOLED,)
-    else:
-        if model in list_image_models():
-            with torch.device("meta"):  # without weights in memory
-                cut_after(vars(torchvision.models)[model](weights=None), model, layer)
-        return
-    if layer not in known:
+    elif model in list_image_models():
+        with torch.device("meta"):  # without weights in memory
+            cut_after(vars(torchvision.models)[model](weights=None), model, layer)
+    if known and layer not in known:
         raise UserError(f"--layer {layer}: must be {' or '.join(known)} for {model}.")
 
 
 def refuse_options(model: str, kind: str, options: Mapping[str, object]) -> None:
-    """Raise UserError if an option is set that the model does not have.
-
-    Args:
-        model: Name of the model.
-        kind: Kind of models that have the options: ``images`` or ``videos``, after their inputs.
-        options: Dict from the flag of an option to its value.
-    """
+    """Raise UserError if an option (flag and value) is set that only models of ``kind``, ``images``
+    or ``videos``, have."""
     other = "images" if kind == "videos" else "videos"
     for flag, value in options.items():
         if value:

@@ -79,10 +79,7 @@ class PhotoStore:
         self._pixels.update(zip(missing, pixels))
 
     def read(self, key: str) -> np.ndarray:
-        """Return the pixels ``[1, dim]`` uint8 of an image.
-
-        Raise UserError if it cannot be read.
-        """
+        """Return the pixels ``[1, dim]`` uint8 of an image."""
         pixels = self._pixels.get(key)
         return self._decode(key) if pixels is None else pixels
 

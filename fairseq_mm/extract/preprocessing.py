@@ -84,26 +84,22 @@ class Preprocessing:
     std: tuple[float, ...] = NORMALIZATIONS["imagenet"][3]
 
     def __post_init__(self) -> None:
-        for name, allowed in (
-            ("resize", RESIZES),
-            ("crop", CROPS),
-            ("interpolation", tuple(INTERPOLATIONS)),
-            ("channels", ("rgb", "bgr")),
+        names = (self.resize, self.crop, self.interpolation, self.channels)
+        allowed: Any = (RESIZES, CROPS, INTERPOLATIONS, ("rgb", "bgr"))
+        values = (*self.mean, *self.std)
+        if (
+            not all(name in choices for name, choices in zip(names, allowed))
+            or min(self.resize_size, self.size) < 1
+            or len(values) != 6
+            or not all(isinstance(value, (int, float)) for value in values)
+            or min(self.std) <= 0
         ):
-            value = getattr(self, name)
-            if value not in allowed:
-                raise UserError(
-                    f"`{name}` must be one of {', '.join(allowed)}, but is {value!r} instead."
-                )
-        for name in ("resize_size", "size"):
-            if getattr(self, name) < 1:
-                raise UserError(f"`{name}` must be 1 or more, but is {getattr(self, name)}.")
-        for name in ("mean", "std"):
-            values = getattr(self, name)
-            if len(values) != 3 or not all(isinstance(value, (int, float)) for value in values):
-                raise UserError(f"`{name}` must have 3 numbers, but is {values!r:.100} instead.")
-        if min(self.std) <= 0:
-            raise UserError(f"`std` must be above 0, but is {self.std}.")
+            raise UserError(
+                f"{self.to_json()} is no preprocessing: `resize` must be {' or '.join(RESIZES)}, "
+                f"`crop` {' or '.join(CROPS)}, `interpolation` {' or '.join(INTERPOLATIONS)}, "
+                "`channels` rgb or bgr, sizes 1 or more, `mean` and `std` 3 numbers each, and "
+                "`std` above 0."
+            )
 
     @property
     def fixed_shape(self) -> bool:
@@ -194,11 +190,8 @@ class Preprocessing:
 
 @functools.lru_cache(64)
 def _channel_values(values: tuple[float, ...], device: "torch.device") -> "Tensor":
-    """Return ``[3, 1, 1]`` float32 on a device; the result is cached.
-
-    Without the cache, each batch would wait for earlier batches, since the copy to the device is
-    not asynchronous.
-    """
+    """Return ``[3, 1, 1]`` float32 on a device; without the cache, each batch would wait for the
+    ones before it, since the copy to the device is not asynchronous."""
     import torch
 
     with torch.inference_mode(False):
@@ -245,10 +238,7 @@ def with_options(
 
 
 def _center_crop(image: Image.Image, side: int, *, floor: bool) -> Image.Image:
-    """Return the square of ``side`` pixels in the centre of an image, padded with black.
-
-    ``floor`` rounds the margins down.
-    """
+    """Return the square of ``side`` pixels in the centre of an image, padded with black."""
     width, height = image.size
     if width < side or height < side:
         left, top = max(0, side - width) // 2, max(0, side - height) // 2

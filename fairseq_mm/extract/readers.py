@@ -25,26 +25,16 @@ AHEAD_BYTES = 1 << 26
 
 
 class MediaEnd(NamedTuple):
-    """Event that a reader yields at the end of a decoded file.
-
-    Attributes:
-        fields: Values for the file, in the order of the names in :class:`Reader`'s ``columns``.
-        source: Size, time and SHA-256 of the file, in the events of :meth:`Reader.events`; None in
-            the result of :meth:`Reader.inputs`.
-    """
+    """Event at the end of a decoded file: values for :class:`Reader`'s ``columns``, and the record
+    of the file."""
 
     fields: tuple[str, ...] = ()
     source: Optional[Source] = None
 
 
 class Unreadable(NamedTuple):
-    """Event that a reader yields in place of :class:`MediaEnd` if a file cannot be read to its end.
-
-    Attributes:
-        reason: Sentence that says why the file cannot be read, without the name of the file.
-        source: Size, time and SHA-256 of the file; None if the file cannot be opened or was changed
-            while it was read.
-    """
+    """Event in place of :class:`MediaEnd` if a file cannot be read to its end, with the reason, and
+    the record of the file unless it cannot be opened."""
 
     reason: str
     source: Optional[Source] = None
@@ -79,11 +69,8 @@ class Reader(abc.ABC):
     def _decode(self, media: Any) -> Generator[Any, None, MediaEnd]: ...
 
     def inputs(self, media: Any) -> Generator[Any, None, MediaEnd]:
-        """Decode a file, and yield its inputs for the network as uint8 arrays.
-
-        ``media`` is a path, bytes, an open file or a :class:`.MediaFile`. If the file cannot be
-        read to its end, raise UserError; the message has the reason, but not the name of the file.
-        """
+        """Decode a file (path, bytes, open file or :class:`.MediaFile`), and yield its inputs for
+        the network as uint8 arrays. Messages of UserErrors do not name the file."""
         try:
             return (yield from self._decode(media))
         except UserError:
@@ -131,10 +118,7 @@ class ImageReader(Reader):
 
 @dataclasses.dataclass(frozen=True)
 class ClipReader(Reader):
-    """Reader of videos, as clips ``[frames, height, width, 3]``.
-
-    :class:`.VideoReader` explains ``max_pixels``. Raise UserError if PyAV is missing.
-    """
+    """Reader of videos, as clips ``[frames, height, width, 3]``; see :class:`.VideoReader`."""
 
     preprocessing: ClipPreprocessing
     max_pixels: int = MAX_PIXELS

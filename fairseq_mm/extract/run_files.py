@@ -28,10 +28,8 @@ def details_path(output: str, noun: str) -> str:
 
 
 def write_unreadable(output: str, unreadable: Iterable[tuple[str, str]]) -> None:
-    """Write the list of unreadable files next to the store ``output``; remove it if there are none.
-
-    ``unreadable`` has the name of each file and the reason, which a line separates by a tab.
-    """
+    """Write names and reasons of unreadable files, separated by tabs, next to the store ``output``;
+    remove the list if there are none."""
     rows = [[" ".join(field.split()) for field in pair] for pair in unreadable]
     # an empty list would look as if a file could not be read
     if rows:
@@ -51,18 +49,8 @@ def write_rows(path: str, rows: Iterable[Sequence[str]]) -> None:
 
 class Journal:
     """Table of the finished videos, kept in the folder ``<path>.partial`` until the feature store
-    ``<path>`` is finished.
-
-    Args:
-        writer: Writer of the store.
-        noun: ``videos``, as part of the table's file name.
-        columns: Names of the columns: the id, the number of clips, and the columns of the reader.
-
-    Attributes:
-        rows: Header of the table, and one line per video.
-        num_inputs: Dict from id to number of clips, for videos that an interrupted run has
-            finished.
-    """
+    ``<path>`` is finished. ``num_inputs`` has the number of clips of each video that an interrupted
+    run has finished."""
 
     def __init__(self, writer: FeatureStoreWriter, noun: str, columns: Sequence[str]) -> None:
         self.output = details_path(writer.path, noun)
@@ -70,12 +58,6 @@ class Journal:
         rows = [line.rstrip("\n").split("\t") for line in self._read_lines() if line.endswith("\n")]
         # a line is written before its video is appended: the last may be incomplete or too early
         latest = {row[0]: row for row in rows if len(row) == len(columns) and row[0] in writer.done}
-        lost = writer.done - latest.keys()
-        if lost:
-            raise UserError(
-                f"{self.path}: lacks {min(lost)!r}, which stands in the store. Delete "
-                f"{writer.partial_path} to begin anew."
-            )
         self.num_inputs = {key: int(row[1]) for key, row in latest.items()}
         self.rows: list[Sequence[str]] = [columns, *latest.values()]
         write_rows(self.path, latest.values())
@@ -129,15 +111,7 @@ class RunSummary(NamedTuple):
 
 
 def check_same_items(writer: FeatureStoreWriter, items: Sequence[MediaFile], noun: str) -> None:
-    """Check that a continued run has the same files, with the same content.
-
-    Raise UserError if a file in the store is not among ``items``, or has changed.
-
-    Args:
-        writer: Writer that continues the store.
-        items: Files of the run.
-        noun: ``images`` or ``videos``.
-    """
+    """Raise UserError if a file in a continued store is not among ``items``, or has changed."""
     stray = sorted(writer.done - {item.key for item in items})
     if stray:
         raise UserError(
@@ -153,17 +127,8 @@ def check_unchanged(
     noun: str,
     remedy: str,
 ) -> None:
-    """Check that the files from which the features of a store were computed have not changed since.
-
-    Log a warning if the store has no size, time and SHA-256 of the files. Raise UserError that
-    names the first file that has changed.
-
-    Args:
-        store: Finished store, or writer that continues a store.
-        items: Files to check; files that are not in the store are ignored.
-        noun: ``images`` or ``videos``.
-        remedy: Last sentence of the error message.
-    """
+    """Raise UserError, which ends with ``remedy``, if files from which the features of a store were
+    computed have changed since; log a warning if the store does not record them."""
     keys = store.done if isinstance(store, FeatureStoreWriter) else store
     shared = shared_sizes_and_times(store, items)
     changes = []
@@ -195,14 +160,8 @@ def check_unchanged(
 def shared_sizes_and_times(
     store: Union[FeatureStore, FeatureStoreWriter], items: Iterable[MediaFile]
 ) -> set[tuple[int, int]]:
-    """Return the pairs (size, time of last change) that several files share.
-
-    For a file with such a pair, equal size and time do not show that the file is unchanged.
-
-    Args:
-        store: Finished store, or writer that continues a store; both record sizes and times.
-        items: Files that exist now.
-    """
+    """Return the pairs (size, time of last change) that several files share: for them, equal size
+    and time do not show that the file is unchanged."""
     # tools may set one time for all files; then such a pair does not identify the file of an item.
     # Members of an archive share its time, but their names identify them.
     paths: dict[tuple[int, int], str] = {}

@@ -66,24 +66,15 @@ def extract_to_store(
     rate and the length of each video.
 
     Args:
-        extractor: Extractor that computes the features.
-        reader: Reader of the files, made by the extractor.
-        files: Images or videos.
-        output: Path of the feature store.
         batch_size: Images or clips in a batch (default on a CPU: 8; on a GPU: 128 or 64).
         workers: Number of decoding processes. The default on a CPU is a quarter of the cores, with
             a GPU all cores except one, but at most 16. With 0, this process decodes.
         dtype: ``float16`` or ``float32``, the dtype of the features in the store.
-        overwrite: Replace a finished store.
         strict: Raise UserError at the first file that cannot be read, instead of leaving it out.
-        show_progress: Show a progress bar.
         shard: Attributes for the store if ``files`` are a shard of a list: ``shard``, such as
             ``2/3``, and ``shard_of``, a digest of the ids of the whole list.
     """
     noun = reader.kind.fields
-    folder = os.path.dirname(output)
-    if folder and not os.path.isdir(folder):
-        raise UserError(f"--output {output}: there is no folder {folder}.")
     attributes = {**extractor.identity, **(shard or {})}
     with contextlib.ExitStack() as stack:
         writer = FeatureStoreWriter(
@@ -180,14 +171,7 @@ class _Run:
     ) -> Generator[Finished, None, None]:
         """Yield each file that is not in the store, as soon as all of its features are computed.
 
-        Args:
-            files: All files of the run.
-            done: Dict from the id of each file in the store to its number of images or clips.
-            workers: Number of decoding processes.
-
-        Yields:
-            File, its features, its number of images or clips, and its :class:`.MediaEnd` or
-            :class:`.Unreadable`.
+        ``done`` maps the id of each file in the store to its number of images or clips.
         """
         left = [file for file in files if file.key not in done]
         if left and len(files) >= _TRACED_IMAGES:
@@ -239,11 +223,8 @@ class _Run:
             yield from self._pop_finished()
 
     def _compute_batch(self) -> None:
-        """Compute the features of the collected batch, and empty the batch.
-
-        The network does not run if the batch has only black inputs, which replace files that are
-        done or cannot be read. A GPU computes while the next batches are collected.
-        """
+        """Compute the features of the collected batch; a GPU computes while the next batches are
+        collected. The network does not run if all inputs are black."""
         inputs, owners = self._inputs, self._owners
         self._inputs, self._owners = [], []
         if self._thread is None:

@@ -37,13 +37,7 @@ DEFAULT = "DEFAULT"
 
 
 class TimmRows(nn.Module):
-    """Network of timm that returns feature vectors.
-
-    Args:
-        network: Network of timm.
-        model: Name of the model, for messages.
-        grid: Return one vector per position of a grid instead of the pooled vector.
-    """
+    """Network of timm that returns the pooled vector, or with ``grid`` one vector per position."""
 
     def __init__(self, network: nn.Module, model: str, *, grid: bool) -> None:
         super().__init__()
@@ -56,14 +50,7 @@ class TimmRows(nn.Module):
         )
 
     def forward(self, images: Tensor) -> Tensor:
-        """Compute the N feature vectors of each image; N is 1 without ``grid``.
-
-        Args:
-            images: ``[B, 3, height, width]``, normalised.
-
-        Returns:
-            rows: ``[B, N, D]`` float32.
-        """
+        """Map images ``[B, 3, height, width]`` to N vectors each, ``[B, N, D]`` float32."""
         features = self.network.forward_features(images)
         if self.grid:
             return self._get_grid(features, images).float()
@@ -94,12 +81,8 @@ def build_timm(
 ) -> Backbone:
     """Build the network ``timm:NAME[.TAG]`` without its classifier.
 
-    Args:
-        model: Name of the model.
-        weights: State dict file, timm's tag of published weights, or ``none`` for random weights;
-            None for the weights that timm publishes under the name.
-        grid: Return one feature vector per position of a grid.
-        seed: Seed of random weights.
+    ``weights`` is a state dict file, timm's tag of published weights, or ``none`` for random ones;
+    None for the weights that timm publishes under the name.
     """
     timm = import_extra("timm", extra="timm", purpose=f"--model {model}")
     has_name = weights not in (None, DEFAULT, RANDOM) and not is_file(str(weights))
@@ -136,7 +119,6 @@ def build_timm(
         grid,
         _get_preprocessing(timm, network, model),
         digest=compute_weights_digest(network, needed),
-        former_digest=compute_weights_digest(network, needed, has_names=False),
         library=f"timm {timm.__version__}",
     )
 
@@ -155,11 +137,7 @@ def _quiet() -> Iterator[None]:
 
 
 def _resolve_name(timm: ModuleType, model: str, weights_tag: str) -> tuple[str, str]:
-    """Return the architecture and the weights tag of a model.
-
-    ``weights_tag`` is the tag from ``--weights``; if it is empty and ``model`` has no tag, the
-    result is timm's default tag.
-    """
+    """Return a model's architecture and tag of weights: its own, ``weights_tag``, or timm's."""
     name, _, tag = model[len(PREFIX) :].partition(".")
     if not timm.is_model(name):
         near = difflib.get_close_matches(name, timm.list_models(), n=4, cutoff=0.4)

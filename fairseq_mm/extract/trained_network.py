@@ -88,11 +88,6 @@ class TrainedNetwork(nn.Module):
         rows: Network from images ``[B, 3, height, width]`` to features ``[B, N, D]``.
         preprocessing: Preprocessing that gives all images the same size.
         flip: In training, mirror half of the images.
-
-    Attributes:
-        pixels_shape: Shape of the pixels of an image: height, width, 3.
-        num_rows: Number N of rows of an image.
-        dim: Feature dimension D.
     """
 
     def __init__(
@@ -136,12 +131,8 @@ def build_trained_network(
 ) -> TrainedNetwork:
     """Build the network of a feature store's features, in the state in which it computed them.
 
-    Args:
-        identity: Attributes of the store.
-        weights: Weights file whose SHA-256 the store records. None if the store records published
-            or random weights.
-        store: Path of the store, for messages.
-        flip: See :class:`TrainedNetwork`.
+    ``identity`` has the attributes of the store; ``weights`` is the file whose SHA-256 it records,
+    or None for published and random weights.
     """
     check_is_recorded(identity, store)
     model, recorded = str(identity["extractor"]), str(identity["weights"])
@@ -183,12 +174,7 @@ LAYERS_PREFIX = "rows.layers."
 
 
 def freeze_layers_before(network: TrainedNetwork, first: str) -> None:
-    """Freeze the parameters before a module of the network.
-
-    Args:
-        network: Network to change.
-        first: Name in torchvision of the first module that stays trained, such as ``features.7``.
-    """
+    """Freeze the parameters before ``first``, torchvision's name of a module (``features.7``)."""
     names = [name[len(LAYERS_PREFIX) :] for name, _ in network.named_parameters()]
     # in the order of the modules' definition, which is their order in torchvision's networks
     number = next((i for i, name in enumerate(names) if f"{name}.".startswith(f"{first}.")), None)

@@ -45,8 +45,7 @@ class VideoReader:
 
     Args:
         video: Path, bytes, binary file, or :class:`.MediaFile`.
-        keep_damaged: Return the frames of a truncated or damaged video that can be decoded, instead
-            of raising an error.
+        keep_damaged: Return the frames of a damaged video that can be decoded.
         max_pixels: Largest number of pixels of a frame; a video with larger frames is refused.
 
     Attributes:
@@ -76,16 +75,8 @@ class VideoReader:
         return self.num_frames / self.seconds if self.seconds > 0 else 0.0
 
     def frames(self) -> Iterator[tuple[Fraction, Fraction, Image.Image]]:
-        """Decode the video, and yield its frames.
-
-        If this fails, raise UserError; the message has the reason, but not the name of the video.
-
-        Yields:
-            begin: Start of the frame in seconds after the start of the first frame.
-            end: End of the frame in seconds; estimated from the frame rate if the file does not
-                have it.
-            frame: Upright image in mode RGB.
-        """
+        """Yield begin and end of each frame (seconds after the start of the first one), and its
+        upright image in mode RGB. Messages of UserErrors do not name the video."""
         av = import_av()
         try:
             with open_media(self.video) as file:
@@ -212,10 +203,8 @@ class VideoReader:
 def resampled(
     frames: Iterable[tuple[Fraction, Fraction, Image.Image]], fps: float
 ) -> Iterator[Image.Image]:
-    """Yield the images that a player shows at the times 0, 1 / fps, 2 / fps, ... (in seconds).
-
-    ``frames`` has begin, end and image of each frame, see :meth:`VideoReader.frames`.
-    """
+    """Yield the images that a player shows at the times 0, 1 / fps, 2 / fps, ... (in seconds);
+    ``frames`` is the result of :meth:`VideoReader.frames`."""
     # floats are not exact: 29.97003 means 30000/1001, and over a long video errors would add up
     step = 1 / Fraction(fps).limit_denominator(1001)
     shown: Optional[Image.Image] = None

@@ -52,11 +52,8 @@ def is_file(weights: str) -> bool:
 
 
 def checked_weights_file(model: str, recorded: str, weights_file: Optional[str]) -> str:
-    """Check that a weights file has the SHA-256 ``recorded``, and return its path.
-
-    ``model`` is the name of the model, for messages. Raise UserError if ``weights_file`` is None or
-    has another SHA-256.
-    """
+    """Return the path of a weights file that has the SHA-256 ``recorded``; ``model`` is for
+    messages."""
     if weights_file is None:
         raise UserError(
             f"the features were made by {model} with weights from a file (SHA-256 "
@@ -72,16 +69,9 @@ def checked_weights_file(model: str, recorded: str, weights_file: Optional[str])
 
 
 def recorded_weights(model: str, recorded: str, weights_file: Optional[str]) -> tuple[str, int]:
-    """Return the weights that a feature store records, as arguments of :func:`.build_backbone`.
-
-    They are ``weights`` (a file or a name) and ``seed`` (0 unless the weights are random).
-
-    Args:
-        model: Name of the model, for messages.
-        recorded: SHA-256 of a file, ``none:SEED``, or the name of published weights:
-            ``torchvision:NAME`` or ``timm:TAG``.
-        weights_file: Path of the file; required if ``recorded`` is a SHA-256.
-    """
+    """Return ``weights`` and ``seed`` for :func:`.build_backbone` from the weights that a feature
+    store records: the SHA-256 of a file (then ``weights_file`` is required), ``none:SEED``,
+    ``torchvision:NAME`` or ``timm:TAG``."""
     source, _, name = recorded.partition(":")
     if is_digest(recorded):
         return checked_weights_file(model, recorded, weights_file), 0
@@ -127,13 +117,10 @@ def read_state_dict(path: str) -> dict[str, Tensor]:
 def load_state_dict(
     model: nn.Module, state_dict: dict[str, Tensor], *, needed: Collection[str], origin: str
 ) -> None:
-    """Copy tensors of a file into a network, cast to the dtypes of the network.
+    """Copy the tensors of a file into a whole network, cast to the dtypes of the network.
 
-    Args:
-        model: Whole network, classifier included.
-        state_dict: Tensors of the file, by name.
-        needed: Names of the tensors that the extracted layer depends on; others may be missing.
-        origin: Name of the file or of the weights, for messages.
+    ``needed`` has the names of the tensors that the extracted layer depends on; others may be
+    missing. ``origin`` names the file or the weights in messages.
     """
     own = model.state_dict()
     # batch normalisation reads its count of steps only in training, and older files do not have it
@@ -156,39 +143,16 @@ def load_state_dict(
     # The network's own state dict, because it has the version of the format, without which mnasnet
     # loads nothing. A classifier that the layer does not need may keep its values.
     model.load_state_dict(own)
-    check_finite(model, needed=needed, origin=origin)
-
-
-def check_finite(model: nn.Module, *, needed: Collection[str], origin: str) -> None:
-    """Raise UserError if tensors of a network have NaN or infinite values.
-
-    Args:
-        model: Network.
-        needed: Names of the tensors to check.
-        origin: Name of the file or of the weights, for the message.
-    """
-    own = model.state_dict()
     broken = [name for name in needed if not bool(torch.isfinite(own[name]).all())]
     if broken:
         raise UserError(f"{origin}: has NaN or infinite values in {name_some(broken)}.")
 
 
-def compute_weights_digest(
-    network: nn.Module, needed: Collection[str], *, has_names: bool = True
-) -> str:
-    """Compute a SHA-256 of the values of a network's weights.
+def compute_weights_digest(network: nn.Module, needed: Collection[str]) -> str:
+    """Compute ``names:`` and a SHA-256 of the names and values of a network's float32 weights.
 
     The digest does not depend on the order of the tensors, or on the format and the dtype of the
-    file with the weights.
-
-    Args:
-        network: Network with float32 weights.
-        needed: Names of the tensors that the features depend on.
-        has_names: Include the names of the tensors; False for the digest of earlier versions, by
-            which two exchanged layers of one shape were the same.
-
-    Returns:
-        ``names:`` and the digest; without names the digest alone.
+    file with the weights. ``needed`` has the names of the tensors that the features depend on.
     """
     digests = []
     for name, tensor in network.state_dict().items():
@@ -196,9 +160,10 @@ def compute_weights_digest(
         if name in needed and tensor.is_floating_point():
             values = tensor.detach().contiguous().numpy()
             shape = ",".join(map(str, values.shape)).encode()
-            head = name.encode() + b"|" + shape if has_names else shape
-            digests.append(hashlib.sha256(head + b"|" + values.tobytes()).digest())
-    return WITH_NAMES * has_names + hashlib.sha256(b"".join(sorted(digests))).hexdigest()
+            digests.append(
+                hashlib.sha256(name.encode() + b"|" + shape + b"|" + values.tobytes()).digest()
+            )
+    return WITH_NAMES + hashlib.sha256(b"".join(sorted(digests))).hexdigest()
 
 
 def name_some(names: Sequence[str]) -> str:

@@ -115,10 +115,10 @@ def main():
     from fairseq_mm import compat
     from fairseq_mm.compat import activation
 
-    of_import = activation.list_applied()
+    of_import = list(activation.applied)
     compat.activate()
     activated = snapshot()
-    of_activation = [x for x in activation.list_applied() if x not in of_import]
+    of_activation = [x for x in list(activation.applied) if x not in of_import]
     print(
         json.dumps(
             {

@@ -21,7 +21,6 @@ from toy_data import (
     PACKAGE,
     make_captions_folder,
     make_dictionary,
-    needs_float16_on_cpu,
     run_fairseq,
 )
 from toy_processes import needs_fork, train_by, training_configuration
@@ -103,7 +102,6 @@ def test_bf16_without_instructions_for_it_is_warned_of(monkeypatch, caplog, has_
     assert caplog.text.count("has no bfloat16 instructions") == (not has_instructions)
 
 
-@needs_float16_on_cpu
 def test_fp16_on_the_cpu_keeps_gradients_apart(monkeypatch):
     assert called_with(monkeypatch, common={"fp16": True, "cpu": True}).common.fp16_no_flatten_grads
     cfg = called_with(monkeypatch, common={"fp16": False, "cpu": True})

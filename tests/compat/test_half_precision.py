@@ -6,7 +6,6 @@ import pytest
 import torch
 from fairseq import optim
 from toy_captioner import change_checkpoint
-from toy_data import needs_float16_on_cpu
 from toy_optimizers import build_optimizer, optimizer_config
 from toy_training_states import assert_same, assert_same_training, train_until
 
@@ -98,7 +97,6 @@ def test_fairseq_alone_reads_the_checkpoints(trained):
         assert_same(state, saved["state"][number])
 
 
-@needs_float16_on_cpu
 @pytest.mark.parametrize("precision", ["--bf16", "--fp16"])
 def test_averages_of_the_weights_are_resumed_beside_them(data, tmp_path, precision):
     """--store-ema has a model in half precision, and float32 weights, of its own."""

@@ -105,15 +105,6 @@ def test_the_last_member_of_a_name_counts_and_links_are_followed(tmp_path):
     assert found == {key: (unpacked / key).read_bytes() for key in found}
 
 
-def test_a_member_with_holes_is_refused(tmp_path):
-    (tmp_path / "a.png").write_bytes(b"x" * 10)
-    os.truncate(tmp_path / "a.png", 1 << 22)
-    path = tmp_path / "all.tar"
-    subprocess.run(["tar", "-C", tmp_path, "--sparse", "-cf", path, "a.png"], check=True)
-    with pytest.raises(UserError, match=r"all\.tar: a\.png is stored with holes"):
-        list_images([str(path)])
-
-
 def test_a_compressed_archive_is_refused(folder, tmp_path):
     path = tmp_path / "all.tar.gz"
     with tarfile.open(path, "w:gz") as archive:
@@ -163,8 +154,6 @@ def test_missing_inputs_are_named(tmp_path):
         list_images([str(tmp_path / "absent")])
     with pytest.raises(UserError, match=r"no images found \(suffixes: \.apng"):
         list_images([str(tmp_path)])
-    with pytest.raises(UserError, match="`ids` must be one of name, stem, path, but is 'number'"):
-        list_images([str(tmp_path)], ids="number")
 
 
 def test_shards_are_contiguous_and_cover_everything_once():

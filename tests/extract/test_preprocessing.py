@@ -120,16 +120,18 @@ def test_json_gives_the_same_preprocessing_back():
 
 
 @pytest.mark.parametrize(
-    ("change", "message"),
+    "change",
     [
-        ({"resize": "long"}, "`resize` must be one of short, squash, none, but is 'long'"),
-        ({"size": 0}, "`size` must be 1 or more, but is 0"),
-        ({"mean": (0.5,)}, r"`mean` must have 3 numbers, but is \(0"),
-        ({"std": (0.5, 0.0, 0.5)}, "`std` must be above 0"),
+        {"resize": "long"},
+        {"interpolation": "cubic"},
+        {"size": 0},
+        {"mean": (0.5,)},
+        {"std": (0.5, 0.0, 0.5)},
+        {"mean": ("0", 0, 0)},
     ],
 )
-def test_values_are_checked(change, message):
-    with pytest.raises(UserError, match=message):
+def test_values_are_checked(change):
+    with pytest.raises(UserError, match="is no preprocessing: `resize` must be short or squash"):
         Preprocessing(**change)
 
 

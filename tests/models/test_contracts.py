@@ -19,7 +19,6 @@ from toy_bart import TINY_BART
 from toy_data import (
     build_model,
     make_dictionary,
-    needs_float16_on_cpu,
     story_task,
     toy_task,
     video_task,
@@ -507,9 +506,7 @@ def test_cost_of_a_token_does_not_grow_with_the_prefix(model, batch, kind):
     assert late["bytes"] - early["bytes"] < 0.15 * early["bytes"] * (LENGTH - EARLY)
 
 
-@pytest.mark.parametrize(
-    "dtype", [pytest.param(torch.float16, marks=needs_float16_on_cpu), torch.bfloat16]
-)
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_half_precision_gives_finite_gradients(model, batch, dtype):
     model.train().to(dtype)
     if "features" in batch:

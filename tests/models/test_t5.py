@@ -3,7 +3,7 @@
 import pytest
 import torch
 from numerics import assert_close
-from toy_data import build_model, needs_float16_on_cpu, video_task
+from toy_data import build_model, video_task
 
 from fairseq_mm.errors import UserError
 
@@ -38,7 +38,6 @@ def test_output_is_scaled_and_shared_or_unscaled_and_its_own():
             assert model.decoder.embedding is model.encoder.embedding
 
 
-@needs_float16_on_cpu
 def test_residuals_beyond_float16_stay_finite_in_it(model):
     with torch.no_grad():
         for layer in (*model.encoder.layers, *model.decoder.layers):

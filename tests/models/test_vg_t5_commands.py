@@ -7,7 +7,7 @@ import pytest
 import torch
 from fairseq.data import Dictionary
 from numerics import assert_close
-from toy_data import make_videos_folder, needs_float16_on_cpu, run_fairseq, write_video_split
+from toy_data import make_videos_folder, run_fairseq, write_video_split
 
 from fairseq_mm.conversion.t5 import convert_t5
 from fairseq_mm.data.subwords import Subwords
@@ -98,7 +98,6 @@ def test_converted_t5_is_trained_with_videos_and_generates_each_once(
     assert not any("\u2581" in text for _, text in found)
 
 
-@needs_float16_on_cpu
 def test_training_in_float16_gives_numbers(monkeypatch, folder, tmp_path):
     weights = train(
         monkeypatch,

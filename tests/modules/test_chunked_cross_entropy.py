@@ -3,13 +3,12 @@
 import pytest
 import torch
 import torch.nn.functional as F
-from toy_data import needs_float16_on_cpu
 
 from fairseq_mm.modules import chunked_cross_entropy as module
 from fairseq_mm.modules.chunked_cross_entropy import chunked_cross_entropy
 
 N, E, V, PAD = 11, 5, 203, 1
-FLOAT16 = pytest.param(torch.float16, marks=needs_float16_on_cpu)
+FLOAT16 = torch.float16
 
 
 @pytest.fixture(autouse=True, params=[False, True], ids=["tiles", "whole"])
@@ -95,7 +94,6 @@ def test_half_precision_keeps_the_gradient_of_a_confident_row():
     assert grad_features[0, 0].item() == pytest.approx(-8 * 2 * 0.000335, rel=0.05)
 
 
-@needs_float16_on_cpu
 def test_float16_gradients_below_its_smallest_number_survive_a_loss_scale():
     # the second type's p is exp(-20) = 2e-9
     weight = torch.tensor([[20.0], [0.0]]).half().requires_grad_()

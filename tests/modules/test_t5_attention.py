@@ -5,7 +5,6 @@ import math
 import pytest
 import torch
 from numerics import assert_close
-from toy_data import needs_float16_on_cpu
 
 from fairseq_mm.modules.t5_layers import T5Attention, attend_unscaled
 
@@ -38,9 +37,7 @@ def test_attention_equals_loops(inputs):
     torch.testing.assert_close(attend_unscaled(*inputs), loops(*inputs))
 
 
-@pytest.mark.parametrize(
-    "dtype", [pytest.param(torch.float16, marks=needs_float16_on_cpu), torch.bfloat16]
-)
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_half_precision_is_near_and_survives_large_scores(inputs, dtype):
     query, key, value, bias = (x.to(dtype) for x in inputs)
     out = attend_unscaled(query, key, value, bias)

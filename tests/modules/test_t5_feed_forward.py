@@ -5,7 +5,6 @@ import math
 import pytest
 import torch
 from numerics import assert_close
-from toy_data import needs_float16_on_cpu
 
 from fairseq_mm.modules.t5_layers import T5FeedForward
 
@@ -38,7 +37,6 @@ def test_layer_equals_loops(gated):
             assert_close(float(out[i, d]), expected)
 
 
-@needs_float16_on_cpu
 @pytest.mark.parametrize("gated", [False, True])
 def test_outputs_beyond_float16_are_kept(gated):
     layer = T5FeedForward(D, F, 0.0, gated=gated).half()

@@ -6,7 +6,7 @@ import shutil
 import numpy as np
 import pytest
 import torch
-from toy_data import needs_float16_on_cpu, run_fairseq
+from toy_data import run_fairseq
 from toy_story_models import FUSION, make_story_folder
 
 from fairseq_mm.models._provenance import STATE_KEY
@@ -266,7 +266,7 @@ def test_averages_of_checkpoints_keep_what_they_were_trained_on(generate, data, 
     "options",
     [
         ("--bf16",),
-        pytest.param(("--fp16", "--fp16-init-scale", "4"), marks=needs_float16_on_cpu),
+        ("--fp16", "--fp16-init-scale", "4"),
         ("--store-ema", "--ema-decay", "0.9"),
         ("--update-freq", "3", "--max-tokens", "50", "--criterion", "chunked_cross_entropy"),
         ("--compat", "released", "--weight-decay", "1e-7", "--clip-norm", "0.1"),

@@ -13,7 +13,6 @@ from fairseq.data.iterators import EpochBatchIterator
 from toy_data import (
     make_captions_folder,
     make_dictionary,
-    needs_float16_on_cpu,
     run_fairseq,
     write_store,
 )
@@ -205,7 +204,7 @@ def test_training_resumes_where_it_stopped(monkeypatch, tmp_path, data):
     "options",
     [
         ("--bf16",),
-        pytest.param(("--fp16", "--fp16-init-scale", "4"), marks=needs_float16_on_cpu),
+        ("--fp16", "--fp16-init-scale", "4"),
         ("--store-ema", "--ema-decay", "0.9"),
         ("--update-freq", "3", "--max-tokens", "30"),
     ],

@@ -8,7 +8,7 @@ import torch
 from fairseq.criterions import CRITERION_REGISTRY
 from fairseq.models.ema import EMA
 from numerics import assert_close
-from toy_data import make_captions_folder, needs_float16_on_cpu, run_fairseq
+from toy_data import make_captions_folder, run_fairseq
 from toy_processes import needs_fork, run_two_processes
 
 import fairseq_mm
@@ -269,15 +269,12 @@ def test_training_alone_draws_negatives(monkeypatch, tmp_path, data, options, dr
     "options",
     [
         ("--bf16",),
-        pytest.param(("--fp16", "--fp16-init-scale", "4"), marks=needs_float16_on_cpu),
+        ("--fp16", "--fp16-init-scale", "4"),
         ("--store-ema", "--ema-decay", "0.9"),
         ("--update-freq", "3", "--max-tokens", "30", "--negatives", "max", "--sum-updates", "1"),
         ("--bf16", "--negatives", "random", "--num-workers", "1"),
         ("--bf16", "--loss", "info_nce", "--learn-temperature"),
-        pytest.param(
-            ("--fp16", "--fp16-init-scale", "4", "--negatives", "random"),
-            marks=needs_float16_on_cpu,
-        ),
+        ("--fp16", "--fp16-init-scale", "4", "--negatives", "random"),
     ],
 )
 def test_trains_with(monkeypatch, tmp_path, data, options):

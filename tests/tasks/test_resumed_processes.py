@@ -17,7 +17,6 @@ from toy_data import (
     make_captions_folder,
     make_videos_folder,
     make_visual_stories_folder,
-    multiplies_float16_on_cpu,
 )
 from toy_processes import STOCK_COPIES, needs_fork, train_by, training_configuration
 from toy_story_models import make_story_folder
@@ -183,8 +182,6 @@ def join_parameters(monkeypatch):
 def test_half_precision_resumes_within_an_epoch(
     folders, tmp_path, monkeypatch, name, precision, processes
 ):
-    if "fp16" in precision and not multiplies_float16_on_cpu():
-        pytest.skip(f"PyTorch {torch.__version__} multiplies no float16 on a CPU")
     if precision == "fp16_flat":
         join_parameters(monkeypatch)
     options = ("--save-interval-updates", "1", "--max-update", "14", "--max-epoch", "0")
