@@ -14,7 +14,7 @@ from PIL import Image
 
 from fairseq_mm.data.input_files import parse_json
 from fairseq_mm.errors import UserError
-from fairseq_mm.extract.preprocessing import Preprocessing, normalization
+from fairseq_mm.extract.preprocessing import Preprocessing, with_options
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -118,47 +118,21 @@ def with_clip_options(
     frames: Optional[int] = None,
     stride: Optional[int] = None,
     fps: Optional[float] = None,
-    normalize: Optional[str] = None,
-    **sizes: Any,
+    **options: Any,
 ) -> ClipPreprocessing:
     """Return the preprocessing ``default``, changed in the options whose argument is not None, as
     :func:`.with_options` does. If only ``frames`` is given, ``stride`` becomes equal to it."""
-    # 0 is a choice, too: every frame once
+    changed = with_options(default, **options)
+    # the width changes in proportion, as the height does
+    keeps_ratio = changed.resize == default.resize and not options.get("resize_size")
+    side = changed.size if keeps_ratio and changed.crop != "none" else 0
+    # 0 frames a second is a choice, too: every frame once
     changes: dict[str, Any] = {"fps": default.fps if fps is None else fps}
+    changes["resize_width"] = round(side * default.resize_width / default.size)
     if frames or stride:
         changes["frames"] = frames or default.frames
         changes["stride"] = stride or changes["frames"]
-    if any(sizes.values()):
-        changes.update(_choose_sizes(default, **sizes))
-    if normalize:
-        changes.update(normalization(normalize))
-    return dataclasses.replace(default, **changes)
-
-
-def _choose_sizes(
-    default: ClipPreprocessing,
-    resize: Optional[str] = None,
-    resize_size: Optional[int] = None,
-    size: Optional[int] = None,
-    crop: Optional[str] = None,
-) -> dict[str, Any]:
-    side = size or default.size
-    crop = crop or default.crop
-    resize_width = 0
-    if not resize_size:
-        keeps_ratio = crop != "none" and resize in (None, default.resize)
-        resize_size = round(side * default.resize_size / default.size) if keeps_ratio else side
-        resize_width = round(side * default.resize_width / default.size) if keeps_ratio else 0
-    resize = resize or default.resize
-    if resize == "squash" and resize_size == side and not resize_width:
-        crop = "none"  # the crop would change nothing
-    return {
-        "resize": resize,
-        "resize_size": resize_size,
-        "resize_width": resize_width if resize == "squash" else 0,
-        "crop": crop,
-        "size": side if crop != "none" else resize_size,
-    }
+    return dataclasses.replace(changed, **changes)
 
 
 def describes_clips(preprocessing: object) -> bool:
