@@ -62,13 +62,6 @@ def test_the_log_of_generate_is_in_its_output_and_score_reads_its_settings(
     assert "|unk:no|" in capsys.readouterr().out
 
 
-def test_the_log_of_generate_follows_its_results(captioner, tmp_path):
-    done = generate(captioner, *VALID, "--results-path", tmp_path)
-    assert done.returncode == 0, done.stderr[-2000:]
-    assert "fairseq_cli.generate" not in done.stdout
-    assert " | INFO | fairseq_cli.generate | {" in (tmp_path / "generate-valid.txt").read_text()
-
-
 @pytest.mark.parametrize(("options", "texts"), [((), 1), (("--nbest", "3"), 3)])
 def test_sampling_without_a_beam_draws_as_many_texts_as_it_prints(captioner, options, texts):
     done = generate(captioner, *VALID, "--sampling", "--sampling-topk", "10", *options)

@@ -8,10 +8,8 @@ from argparse import Namespace
 from importlib.util import find_spec
 
 import hydra
-import numpy as np
 import pytest
 import torch
-from fairseq.data import TokenBlockDataset
 from fairseq.models.bart import BARTModel
 from fairseq.models.bart.model import bart_base_architecture
 from fairseq.sequence_generator import SequenceGenerator
@@ -24,8 +22,6 @@ from toy_data import (
     run_fairseq,
 )
 from toy_processes import needs_fork, train_by, training_configuration
-
-from fairseq_mm import compat
 
 TRAINING = (
     *("--task", "multimodal_captioning", "--arch", "m_rnn_tiny", "--criterion", "cross_entropy"),
@@ -64,14 +60,6 @@ def test_a_pretrained_checkpoint_that_is_absent_is_refused(monkeypatch, tmp_path
     assert state["optimizer_history"][-1]["num_updates"] == 2
 
 
-def test_applying_twice_changes_nothing():
-    from fairseq.distributed import utils
-
-    before = utils.call_main
-    compat.apply()
-    assert utils.call_main is before
-
-
 def called_with(monkeypatch, **settings):
     """Settings that fairseq's main gets."""
     from fairseq.dataclass.configs import FairseqConfig
@@ -92,14 +80,6 @@ def test_bf16_asks_for_no_tpu(monkeypatch):
     assert not cfg.common.tpu
     assert not cfg.distributed_training.tpu
     assert cfg.common.bf16
-
-
-@pytest.mark.parametrize("has_instructions", [True, False])
-def test_bf16_without_instructions_for_it_is_warned_of(monkeypatch, caplog, has_instructions):
-    answer = lambda: has_instructions  # noqa: E731
-    monkeypatch.setattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", answer)
-    called_with(monkeypatch, common={"bf16": True, "cpu": True})
-    assert caplog.text.count("has no bfloat16 instructions") == (not has_instructions)
 
 
 def test_fp16_on_the_cpu_keeps_gradients_apart(monkeypatch):
@@ -325,20 +305,6 @@ def test_two_processes_train_as_one_does(monkeypatch, tmp_path, data, options):
     assert two["extra_state"]["val_loss"] == pytest.approx(one["extra_state"]["val_loss"], abs=1e-3)
 
 
-def test_generation_prints_no_debugging_of_libraries(started_python):
-    code = (
-        "import logging, fairseq_cli.generate, fairseq_mm, h5py\n"
-        "logging.getLogger('h5py._conv').debug('converter')\n"
-        "logging.getLogger('hydra.core').debug('setting')\n"
-    )
-    environment = {**os.environ, "PYTHONPATH": str(PACKAGE.parent)}
-    result = subprocess.run(
-        [started_python, "-c", code], capture_output=True, text=True, env=environment
-    )
-    assert result.returncode == 0, result.stderr
-    assert "DEBUG" not in result.stderr + result.stdout
-
-
 def test_hydra_trains(started_python, tmp_path, data):
     config = {
         "common": {"user_dir": str(PACKAGE), "cpu": True, "log_format": "none"},
@@ -401,10 +367,3 @@ def test_mistake_ends_fairseq_train_with_one_line_and_status_2(started_python, t
     assert result.returncode == 2
     assert "Traceback" not in result.stderr
     assert result.stderr.splitlines()[-1].startswith(f"error: {data}/features.h5: ")
-
-
-def test_language_models_take_a_line_a_sample():
-    sizes = np.array([3, 2])
-    lines = [torch.tensor([4, 5, 2]), torch.tensor([6, 2])]
-    blocks = TokenBlockDataset(lines, sizes, None, pad=1, eos=2, break_mode="eos")
-    assert [block.tolist() for block in blocks] == [[4, 5, 2], [6, 2]]

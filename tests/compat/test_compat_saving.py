@@ -134,10 +134,3 @@ def test_a_training_starts_from_files_only(trained, tmp_path, data, monkeypatch,
     for path in (trained, tmp_path / "absent.pt"):
         with pytest.raises(ValueError, match=f"^{option} {path}"):
             train(monkeypatch, data, tmp_path / "new", "--max-update", "1", option, path)
-
-
-def test_a_script_may_restore_its_own_last_checkpoint(tmp_path, data, monkeypatch):
-    last = tmp_path / "checkpoint_last.pt"
-    for updates in (1, 2):
-        train(monkeypatch, data, tmp_path, "--max-update", updates, "--restore-file", last)
-        assert updates_of(last) == updates

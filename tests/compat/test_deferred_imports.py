@@ -37,20 +37,6 @@ def test_the_command_imports_them_when_they_are_called():
     assert done.stdout.splitlines() == lines
 
 
-def test_names_are_looked_up_when_they_are_called(monkeypatch):
-    monkeypatch.setattr("fairseq_mm.compat.deferred_imports.is_enabled", True)
-    for name in ("wsgiref", "wsgiref.util"):
-        monkeypatch.delitem(sys.modules, name, raising=False)
-    with deferred(("wsgiref", "wsgiref.util")):
-        import wsgiref
-        from wsgiref.util import guess_scheme
-
-        guess = wsgiref.util.guess_scheme
-    assert "wsgiref" not in sys.modules
-    assert guess_scheme({}) == guess({}) == "http"
-    assert sys.modules["wsgiref.util"].__file__
-
-
 def test_a_library_gets_the_modules_themselves(monkeypatch):
     monkeypatch.delitem(sys.modules, "colorsys", raising=False)
     with deferred(("colorsys",)):

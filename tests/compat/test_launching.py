@@ -110,12 +110,3 @@ def test_a_job_trains_a_task_for_each_gpu(sbatch, tmp_path):
     for call in calls:
         assert "--batch-size 32 --distributed-world-size 2" in call
         assert call.endswith(f"--patience 3 --distributed-port {port}")
-
-
-@pytest.mark.parametrize("script", ["train", "extract"])
-def test_scripts_without_arguments_say_what_they_take(sbatch, script):
-    job = sbatch(script)
-    output, _ = job.communicate(timeout=60)
-    assert job.returncode == 2
-    assert output.startswith("# ")
-    assert output.count("\n") == 1

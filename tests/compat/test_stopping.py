@@ -211,24 +211,6 @@ def test_a_new_start_inherits_neither_patience_nor_time(train, stopped, name):
     assert losses["stopping"]["patience"] == {"best": losses["val_loss"], "num_runs": 0}
 
 
-def test_reset_meters_forgets_patience_alone(train, stopped):
-    state = train("stopped", "--patience", "1", *UNSTABLE, "--reset-meters")
-    extra = state["extra_state"]
-    # a first validation, which counts as the best, and one that has to be better
-    assert updates_of(state) > 18
-    assert extra["stopping"]["patience"]["num_runs"] == 1
-
-
-def test_scores_of_another_metric_are_not_compared(train, stopped, tmp_path, caplog):
-    """The perplexity is larger than any loss, and the first one is the best so far."""
-    before = content(tmp_path / "stopped")["checkpoint_best.pt"]
-    options = ("--best-checkpoint-metric", "ppl", "--patience", "1", "--lr", "0.001")
-    state = train("stopped", *UNSTABLE, *options, "--max-epoch", "4")
-    assert state["extra_state"]["best"] == state["extra_state"]["val_loss"]
-    assert content(tmp_path / "stopped")["checkpoint_best.pt"] != before
-    assert any(line.endswith("has scores of loss on valid") for line in caplog.messages)
-
-
 def test_trainings_of_one_process_do_not_share_scores(train, tmp_path):
     one = train("one", "--max-epoch", "1")
     checkpoint_utils.save_checkpoint.best = fairseq_train.should_stop_early.best = 0.0

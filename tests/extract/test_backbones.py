@@ -150,23 +150,6 @@ def test_what_lies_behind_the_layer_is_neither_kept_nor_needed(tmp_path):
         build_backbone("resnet18", weights=str(tmp_path / "w.pt"))
 
 
-def test_an_unknown_layer_lists_near_names():
-    with pytest.raises(UserError, match=r"--layer layer5: resnet18 has no such layer\. Near: la"):
-        build_backbone("resnet18", weights="none", layer="layer5")
-
-
-def test_an_unknown_model_lists_near_names():
-    with pytest.raises(UserError, match=r"--model resnet51: torchvision .* Near: resnet50"):
-        build_backbone("resnet51", weights="none")
-
-
-def test_unknown_weights_list_the_known_ones(tmp_path):
-    with pytest.raises(UserError, match=r"--weights IMAGENET: is neither.*\(IMAGENET1K_V1, "):
-        build_backbone("resnet50", weights="IMAGENET")
-    with pytest.raises(UserError, match=r"absent\.pt: no such file"):
-        build_backbone("resnet18", weights=str(tmp_path / "absent.pt"))
-
-
 def test_without_a_network_the_url_and_the_way_out_are_named(monkeypatch, tmp_path):
     monkeypatch.setenv("TORCH_HOME", str(tmp_path))
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
@@ -189,19 +172,6 @@ def test_fetched_weights_are_read_with_weights_only(monkeypatch, tmp_path):
         download_weights(entry)
 
 
-def test_random_weights_depend_on_the_seed_alone():
-    x = images(64)
-    state = torch.random.get_rng_state()
-    one = build_backbone("resnet18", weights="none", seed=3)
-    assert torch.equal(torch.random.get_rng_state(), state)
-    torch.randn(5)
-    two = build_backbone("resnet18", weights="none", seed=3)
-    assert torch.equal(one.network(x), two.network(x))
-    assert one.weights == "none:3"
-    other = build_backbone("resnet18", weights="none", seed=4)
-    assert not torch.equal(one.network(x), other.network(x))
-
-
 def test_every_model_has_a_default_layer_or_asks_for_one():
     names = backbones.list_image_models()
     assert {"alexnet", "vgg19", "resnet152", "inception_v3", "mobilenet_v2"} <= set(names)
@@ -209,23 +179,6 @@ def test_every_model_has_a_default_layer_or_asks_for_one():
         assert default_layer(name, grid=True)
     with pytest.raises(UserError, match="--model capsnet: has no default layer"):
         default_layer("capsnet", grid=False)
-
-
-@pytest.mark.parametrize(
-    ("name", "pooled_dim", "grid_rows"),
-    [
-        ("efficientnet_b0", 1280, 4),
-        ("mobilenet_v3_small", 576, 4),
-        ("mnasnet0_5", 1280, 4),
-        ("shufflenet_v2_x0_5", 1024, 4),
-        ("squeezenet1_1", 512, 9),
-    ],
-)
-def test_default_layers_exist_in_other_families(name, pooled_dim, grid_rows):
-    x = images(64)
-    assert build_backbone(name, weights="none").network(x).shape == (B, 1, pooled_dim)
-    grid = build_backbone(name, weights="none", grid=True).network(x)
-    assert grid.shape == (B, grid_rows, pooled_dim)
 
 
 def test_what_enters_the_classifier_where_a_norm_stands_before_it():
@@ -266,11 +219,3 @@ def test_batch_normalisation_is_merged_into_convolutions(name, left, tmp_path, m
     plain = build_backbone(name, weights=weights).network
     assert count_norms(folded) == left < count_norms(plain)
     assert_close(folded(x), plain(x))
-
-
-def test_a_convolution_that_is_the_layer_keeps_its_output(tmp_path):
-    network = models.resnet18(weights=None).eval()
-    weights = saved(network, tmp_path / "w.pt")
-    x = images(64)
-    rows = build_backbone("resnet18", weights=weights, layer="conv1", grid=True).network(x)
-    assert_close(rows, network.conv1(x).flatten(2).transpose(1, 2))

@@ -15,7 +15,7 @@ from fairseq_mm.data.feature_store import FeatureStore, Source
 from fairseq_mm.errors import UserError
 from fairseq_mm.extract import hashed_file, runner
 from fairseq_mm.extract.extractor import build_extractor
-from fairseq_mm.extract.hashed_file import HashedFile, describe_change
+from fairseq_mm.extract.hashed_file import HashedFile
 from fairseq_mm.extract.media_list import MediaFile, list_images
 
 SIZE, N = 32, 5
@@ -145,15 +145,6 @@ def test_the_record_is_that_of_the_bytes(extract, folder, output):
         assert store.get_source(key) == expected
 
 
-def test_a_continued_run_has_all_records(extract, folder, output, monkeypatch):
-    with killed_after(monkeypatch, 3):
-        extract(folder)
-    extract(folder)
-    store = FeatureStore(output)
-    assert len(store) == N
-    assert all(map(store.get_source, store.ids))
-
-
 def test_except_leaves_out_the_same_files_alone(folder, other, tmp_path, capsys):
     options = ["--model", "squeezenet1_1", "--weights", "none", "--size", "32", "--workers", "0"]
     one, two = tmp_path / "one.h5", tmp_path / "two.h5"
@@ -173,27 +164,6 @@ def test_a_file_that_changes_while_it_is_read_has_no_record(folder, monkeypatch)
             path.write_bytes(path.read_bytes() + b"more")
             with pytest.raises(UserError, match="was changed while it was read"):
                 hashed.get_source()
-
-
-def test_large_files_are_recorded_without_holding_them(folder, monkeypatch):
-    file = MediaFile("0", str(folder / "0.bmp"))
-    with HashedFile(file) as hashed:
-        expected = hashed.get_source()
-    monkeypatch.setattr(hashed_file, "MAX_BYTES_IN_MEMORY", 10)
-    with HashedFile(file) as hashed:
-        assert not isinstance(hashed.content, bytes)
-        assert hashed.content.read(2) == b"BM"
-        assert hashed.get_source() == expected
-
-
-def test_what_is_gone_or_no_file_has_changed(folder):
-    source = Source(7, 1, bytes(32))
-    gone = describe_change(MediaFile("x", str(folder / "x.bmp")), source)
-    assert gone == "it cannot be read any more: No such file or directory"
-    os.mkfifo(folder / "pipe.bmp")
-    assert "is a folder, a device or a pipe" in describe_change(
-        MediaFile("pipe", str(folder / "pipe.bmp")), source
-    )
 
 
 def test_a_pipe_is_unreadable_and_nobody_waits(extract, folder):

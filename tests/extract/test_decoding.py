@@ -3,8 +3,6 @@
 import os
 import signal
 import weakref
-from hashlib import sha256
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -49,17 +47,6 @@ def test_processes_give_what_one_process_gives(videos, workers):
     assert all(equal(one, other) for one, other in zip(found, expected))
 
 
-def test_an_end_says_what_the_video_was(videos):
-    *clips, end = ClipReader(CLIPS).events(videos[0])
-    assert [clip.shape for clip in clips] == [(4, 8, 8, 3)] * 2
-    assert end.fields == ("9", "25", "0.360")
-    content = Path(videos[0].path).read_bytes()
-    assert (end.source.size, end.source.digest) == (len(content), sha256(content).digest())
-    assert end.source.time == os.stat(videos[0].path).st_mtime_ns
-    doubled = ClipPreprocessing(resize_size=8, size=8, frames=4, stride=4, fps=50)
-    assert len(list(ClipReader(doubled).events(videos[0]))) == 4 + 1
-
-
 @pytest.fixture
 def long_video(tmp_path) -> str:
     """2,000 frames."""
@@ -83,30 +70,6 @@ def test_of_a_long_video_a_clip_and_a_frame_are_held(long_video, monkeypatch):
     assert sum(1 for _ in ClipReader(CLIPS).events(MediaFile("long", long_video))) == 500 + 1
     assert len(most) == 2000
     assert max(most) <= 3
-
-
-def test_processes_are_ahead_by_a_few_clips_only(long_video, tmp_path, monkeypatch):
-    """A process that nobody listens to decodes what its queue and its pipe take, and then waits."""
-    events_of = ClipReader.events
-
-    def noted(reader, video):
-        for event in events_of(reader, video):
-            with open(tmp_path / video.key, "ab") as file:
-                file.write(b".")
-            yield event
-
-    large = ClipPreprocessing(resize_size=100, size=100, frames=4, stride=4)  # 120 KB a clip
-    monkeypatch.setattr(ClipReader, "events", noted)
-    monkeypatch.setattr(readers, "AHEAD_BYTES", 10 * 120_000)
-    waiting, read = (
-        decode_files([MediaFile(name, long_video)], ClipReader(large), workers=1)
-        for name in ("waiting", "read")
-    )
-    next(waiting)
-    assert sum(1 for _ in read) == 500 + 1
-    # as long as another process takes for the whole video
-    assert 10 <= (tmp_path / "waiting").stat().st_size <= 14
-    waiting.close()
 
 
 def test_a_killed_process_is_said_with_the_video(videos, monkeypatch):

@@ -8,7 +8,6 @@ from PIL import Image
 from torchvision import models, transforms
 
 from fairseq_mm.errors import UserError
-from fairseq_mm.extract import extractor as module
 from fairseq_mm.extract.backbones import Backbone
 from fairseq_mm.extract.extractor import (
     Extractor,
@@ -76,15 +75,6 @@ def test_the_batch_does_not_change_a_row(model):
             assert_close(one, other)
 
 
-def test_images_of_different_sizes_keep_their_order():
-    extractor = build_extractor("resnet18", weights="none", resize="none", crop="none", grid=True)
-    images = [noise(0, 64, 96), noise(1, 96, 64), noise(2, 64, 96), noise(3, 32, 32)]
-    rows = extractor.extract(images)
-    assert [len(item) for item in rows] == [6, 6, 6, 1]
-    for item, image in zip(rows, images):
-        assert_close(extractor.extract([image])[0], item)
-
-
 def test_the_recorded_identity_builds_the_extractor_again(extractor, weights):
     again = build_extractor_from_identity(extractor.identity, weights)
     assert again.identity == extractor.identity
@@ -109,12 +99,6 @@ def test_another_weights_file_is_refused(extractor, tmp_path):
         build_extractor_from_identity({**extractor.identity, "weights": "ftp:x"})
     with pytest.raises(UserError, match="no `weights` is recorded"):
         build_extractor_from_identity({"extractor": "resnet18"})
-
-
-def test_an_unreadable_image_is_named(extractor, tmp_path):
-    (tmp_path / "bad.jpg").write_bytes(b"none")
-    with pytest.raises(UserError, match=r"bad\.jpg: is not an image"):
-        extractor.extract([noise(0), str(tmp_path / "bad.jpg")])
 
 
 def test_a_size_that_the_network_cannot_take_is_named():
@@ -172,12 +156,3 @@ def test_a_network_that_cannot_be_traced_stays(error):
     assert not extractor.trace_network()
     for one, other in zip(extractor.extract(images), expected):
         np.testing.assert_array_equal(one, other)
-
-
-@pytest.mark.parametrize(
-    "options", [{"precision": "bf16"}, {"resize": "none", "crop": "none"}, {"most": 1000}]
-)
-def test_a_network_is_not_traced_where_it_does_not_pay(monkeypatch, options):
-    monkeypatch.setattr(module, "MAX_TRACED_PARAMETERS", options.pop("most", 10**8))
-    monkeypatch.setattr(torch.jit, "trace", lambda *others: pytest.fail("was traced"))
-    assert not build_extractor("resnet18", weights="none", size=32, **options).trace_network()

@@ -44,11 +44,6 @@ def test_links_in_a_circle_end(folder):
     assert len(list_images([str(folder)])) == 4
 
 
-def test_files_come_in_the_order_given(folder):
-    given = [str(folder / "sub/c.webp"), str(folder / "b.jpg")]
-    assert keys(list_images(given)) == ["c.webp", "b.jpg"]
-
-
 def test_an_archive_is_read_in_place(folder, tmp_path):
     path = tmp_path / "all.tar"
     with tarfile.open(path, "w") as archive:
@@ -142,11 +137,6 @@ def test_names_that_cannot_be_ids_are_refused_before_the_run(folder, name):
         pass
     with pytest.raises(UserError, match=r"must be UTF-8 text of one line without tabs"):
         list_images([str(folder)])
-
-
-def test_a_image_named_twice_counts_once(folder):
-    given = [str(folder / "b.jpg"), str(folder / "sub" / ".." / "b.jpg"), str(folder)]
-    assert keys(list_images(given)) == ["b.jpg", "a.PNG", "c.webp", "b2.jpeg"]
 
 
 def test_missing_inputs_are_named(tmp_path):

@@ -131,30 +131,12 @@ def test_unreadable_images_are_listed_counted_and_left_out(extractor, folder, ou
     assert "03.png" not in FeatureStore(output)
 
 
-def test_a_file_that_vanishes_is_unreadable(extractor, folder, output):
-    images = listed(folder)
-    os.remove(folder / "02.png")
-    assert extract_to_store(extractor, images, output, workers=0).num_unreadable == 1
-
-
-def test_strict_ends_at_the_first_unreadable_image(extractor, folder, output):
-    (folder / "03.png").write_bytes(b"")
-    with pytest.raises(UserError, match=r"03\.png: is empty\."):
-        extract_to_store(extractor, listed(folder), output, workers=1, strict=True)
-
-
 def test_nothing_readable_is_an_error(extractor, folder, output):
     for file in folder.iterdir():
         file.write_bytes(b"none")
     with pytest.raises(UserError, match=rf"none of the {N} images can be read; .*00\.png: is no"):
         extract_to_store(extractor, listed(folder), output, workers=0)
     assert not os.path.exists(output)
-
-
-def test_an_empty_shard_gives_an_empty_store(extractor, output):
-    assert extract_to_store(extractor, [], output).num_items == 0
-    assert len(FeatureStore(output)) == 0
-    assert FeatureStore(output).dim == 512
 
 
 def test_a_finished_store_is_kept(extractor, folder, output):
@@ -164,16 +146,6 @@ def test_a_finished_store_is_kept(extractor, folder, output):
     assert len(FeatureStore(output)) == N - 2
     extract_to_store(extractor, listed(folder), output, workers=0, overwrite=True)
     assert len(FeatureStore(output)) == N
-
-
-def test_other_images_do_not_continue_a_partial_store(extractor, folder, output):
-    images = listed(folder)
-    (folder / "06.png").write_bytes(b"")
-    with pytest.raises(UserError, match="is empty"):
-        extract_to_store(extractor, images, output, batch_size=2, workers=0, strict=True)
-    message = r"out\.h5\.partial: has 6 images that are not given now, such as '00\.png'"
-    with pytest.raises(UserError, match=message):
-        extract_to_store(extractor, images[8:], output, workers=0)
 
 
 def test_images_of_several_sizes_become_items_of_several_rows(folder, output):

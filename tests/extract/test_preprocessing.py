@@ -59,24 +59,11 @@ def test_squash_resizes_both_sides():
     np.testing.assert_array_equal(ours, np.asarray(theirs))
 
 
-def test_without_resize_and_crop_the_image_stays():
-    image = noise(40, 22)
-    preprocessing = Preprocessing(resize="none", crop="none")
-    np.testing.assert_array_equal(preprocessing.apply(image), np.asarray(image))
-    assert not preprocessing.fixed_shape
-
-
 def test_caffe_means_are_bgr_from_0_to_255():
     preprocessing = with_options(Preprocessing(), size=1, resize="squash", normalize="caffe")
     # R, G, B = 10, 20, 30 -> B - 103.939, G - 116.779, R - 123.68
     values = tensor_of(preprocessing, Image.new("RGB", (3, 2), (10, 20, 30)))[:, 0, 0]
     torch.testing.assert_close(values, torch.tensor([-73.939, -96.779, -113.68]))
-
-
-def test_half_goes_from_minus_1_to_1():
-    preprocessing = with_options(Preprocessing(), size=1, resize="squash", normalize="half")
-    values = tensor_of(preprocessing, Image.new("RGB", (3, 2), (0, 255, 51)))[:, 0, 0]
-    torch.testing.assert_close(values, torch.tensor([-1.0, 1.0, -0.6]))
 
 
 def test_options_keep_the_default_proportion_of_resize_and_crop():

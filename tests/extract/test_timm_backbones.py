@@ -1,8 +1,5 @@
 """Networks of timm give timm's own features, and a store's record builds them again."""
 
-import json
-import sys
-
 import numpy as np
 import pytest
 import torch
@@ -101,10 +98,9 @@ def test_the_recorded_identity_builds_the_network_again(tmp_path):
     again = build_extractor_from_identity(one.identity)
     assert again.identity == one.identity
     np.testing.assert_array_equal(again.extract([noise()])[0], one.extract([noise()])[0])
-    changed = {**one.identity, "weights_digest": "0" * 64, "library": "timm 0.9"}
-    with pytest.raises(
-        UserError, match=r"must have the digest 0{12}\.\.\. .* \(recorded with timm 0\.9; installed"
-    ):
+    changed = {**one.identity, "weights_digest": "names:" + "0" * 64, "library": "timm 0.9"}
+    message = r"were made with weights 0{12}\.\.\., .* \(recorded with timm 0\.9; installed"
+    with pytest.raises(UserError, match=message):
         build_extractor_from_identity(changed)
 
 
@@ -189,21 +185,6 @@ def test_mistakes_are_one_line(options, message):
         build_backbone(**options)
 
 
-def test_files_that_do_not_fit_name_the_tensors(tmp_path):
-    network = timm.create_model("test_vit")
-    state = network.state_dict()
-    torch.save({**state, "norm.bias": torch.ones(3)}, tmp_path / "w.pth")
-    with pytest.raises(UserError, match=r"norm\.bias is \[3\], but must be \[64\]"):
-        build_timm("timm:test_vit", weights=str(tmp_path / "w.pth"))
-    del state["cls_token"]
-    torch.save(state, tmp_path / "w.pth")
-    with pytest.raises(UserError, match=r"w\.pth: does not fit the model: it lacks cls_token"):
-        build_timm("timm:test_vit", weights=str(tmp_path / "w.pth"))
-    (tmp_path / "w.safetensors").write_bytes(b"none")
-    with pytest.raises(UserError, match=r"w\.safetensors: is no safetensors file"):
-        build_timm("timm:test_vit", weights=str(tmp_path / "w.safetensors"))
-
-
 def test_a_network_without_grid_or_pooled_vector_is_named(monkeypatch):
     network = timm.create_model("test_vit")
     for tokens in (torch.zeros(1, 1, 64), torch.zeros(1, 4, 64)):  # the class token, and 3 more
@@ -220,31 +201,7 @@ def test_a_network_without_grid_or_pooled_vector_is_named(monkeypatch):
         build_extractor("timm:test_vit", weights="none")
 
 
-def test_images_smaller_than_a_patch_are_one_line():
-    with pytest.raises(UserError, match="cannot be run on 1 images of 8 x 8 pixels"):
-        build_extractor("timm:test_vit", weights="none", size=8, resize_size=8)
-
-
-def test_without_timm_the_extra_is_named(monkeypatch):
-    identity = build_extractor("timm:test_vit", weights="none").identity
-    monkeypatch.setitem(sys.modules, "timm", None)
-    with pytest.raises(UserError, match=r"needs the package timm.*'fairseq-mm\[timm\]'"):
-        build_extractor_from_identity(identity)
-
-
 def test_models_are_listed_by_a_pattern():
     assert list_models("timm:test_vit?.*") == [f"timm:test_vit{n}.r160_in1k" for n in (2, 3)]
     assert "timm:test_vit" in list_models("timm:st_v")
     assert list_models("squeeze") == ["squeezenet1_0", "squeezenet1_1"]
-
-
-def test_random_numbers_of_the_caller_stay():
-    torch.manual_seed(5)
-    state = torch.get_rng_state()
-    build_timm("timm:test_resnet", weights="none", seed=1)
-    assert torch.equal(torch.get_rng_state(), state)
-
-
-def test_the_record_of_a_store_is_plain_json():
-    extractor = build_extractor("timm:test_vit", weights="none")
-    assert json.loads(json.dumps(extractor.identity)) == extractor.identity

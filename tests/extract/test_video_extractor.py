@@ -3,8 +3,6 @@
 import numpy as np
 import pytest
 import torch
-from numerics import assert_close
-from PIL import Image
 from torchvision.models import video
 from toy_videos import frames_of, write_video
 
@@ -60,29 +58,6 @@ def test_rows_equal_plain_torchvision_code(extractor, videos, weights):
     np.testing.assert_allclose(rows, expected, rtol=5e-3, atol=5e-3)
 
 
-def test_clips_of_several_videos_share_a_batch_that_changes_nothing(extractor, videos, monkeypatch):
-    alone = [extractor.extract([path])[0] for path in videos]
-    assert [len(rows) for rows in alone] == [4, 1, 3, 2]
-    sizes = []
-    compute = extractor._compute
-    monkeypatch.setattr(
-        extractor, "_compute", lambda clips: sizes.append(len(clips)) or compute(clips)
-    )
-    for one, other in zip(extractor.extract(videos, batch_size=3), alone):
-        assert_close(one, other)
-    assert sizes == [3, 3, 3, 1]
-    assert extractor.extract([]) == []
-
-
-def test_a_video_is_a_path_its_content_or_a_binary_file(extractor, videos):
-    (expected,) = extractor.extract(videos[2:3])
-    with open(videos[2], "rb") as file:
-        content = file.read()  # the position is at the end
-        for rows in extractor.extract([content, file]):
-            assert_close(rows, expected)
-        assert not file.closed
-
-
 def test_the_recorded_identity_builds_the_extractor_again(extractor, videos, weights):
     assert extractor.identity["frame_rate"] == "native"
     assert (extractor.identity["stride"], extractor.identity["frames_per_clip"]) == (4, 4)
@@ -118,33 +93,3 @@ def test_another_extractor_is_refused(extractor, tmp_path):
     images = {**identity, "extractor": "resnet18", "preprocessing": "{}"}
     with pytest.raises(UserError, match="made by resnet18, which reads images, not videos"):
         build_extractor_from_identity(images, reads="videos")
-
-
-def test_an_unreadable_video_is_named(extractor, tmp_path, videos):
-    (tmp_path / "bad.mp4").write_bytes(b"none")
-    with pytest.raises(UserError, match=r"bad\.mp4: is no video"):
-        extractor.extract([videos[0], tmp_path / "bad.mp4"])
-    with pytest.raises(UserError, match="video 1: is empty"):
-        extractor.extract([videos[0], b""])
-
-
-def test_clips_that_the_network_cannot_take_are_named(weights):
-    with pytest.raises(
-        UserError, match=r"mvit_v2_s, layer pooled: cannot be run on 1 clips of 4 frames of 32 x"
-    ):
-        build_extractor("mvit_v2_s", weights="none", size=32, frames=4)
-
-
-def test_cuda_without_a_device_is_one_line(monkeypatch):
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    with pytest.raises(UserError, match="--device cuda: PyTorch finds no CUDA device"):
-        build_extractor("mc3_18", weights="none", device="cuda", **SMALL)
-
-
-def test_the_image_itself_matters(extractor, tmp_path):
-    still = np.asarray(Image.new("RGB", (48, 36), "red"))
-    path = write_video(tmp_path / "red.mp4", np.stack([still] * 8))
-    first, second = extractor.extract([path])[0]
-    np.testing.assert_allclose(first, second, atol=1e-2)
-    (other,) = extractor.extract([write_video(tmp_path / "w.mp4", frames_of(4))])
-    assert np.abs(first - other[0]).max() > 0.1

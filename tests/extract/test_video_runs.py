@@ -167,31 +167,3 @@ def test_strict_ends_at_the_first_unreadable_video(extractor, folder, output):
     (folder / "2.mp4").write_bytes(b"")
     with pytest.raises(UserError, match=r"2\.mp4: is empty\."):
         extract_to_store(extractor, listed(folder), output, strict=True, **OPTIONS)
-
-
-def test_nothing_readable_is_an_error(extractor, output, tmp_path):
-    (tmp_path / "bad.mp4").write_bytes(b"bad")
-    bad = list_images([str(tmp_path / "bad.mp4")], kind=VIDEOS)
-    with pytest.raises(UserError, match=r"none of the 1 videos can be read; .*bad\.mp4: is no vid"):
-        extract_to_store(extractor, bad, output, **OPTIONS)
-
-
-def test_continuing_with_other_videos_is_refused(extractor, folder, output, monkeypatch):
-    def interrupted(_writer):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(runner.FeatureStoreWriter, "finish", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        extract_to_store(extractor, listed(folder)[:2], output, **OPTIONS)
-    with pytest.raises(
-        UserError, match=r"partial: has 1 videos that are not given now, such as '0"
-    ):
-        extract_to_store(extractor, listed(folder)[1:], output, **OPTIONS)
-    os.remove(output + ".partial/videos.tsv")
-    with pytest.raises(UserError, match=r"videos\.tsv: lacks '0', which stands in the store"):
-        extract_to_store(extractor, listed(folder), output, **OPTIONS)
-
-
-def test_no_videos_make_an_empty_store(extractor, output):
-    assert extract_to_store(extractor, [], output, **OPTIONS)[:2] == (0, 0)
-    assert FeatureStore(output).ids == []
