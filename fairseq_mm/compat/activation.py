@@ -29,14 +29,10 @@ class Repair:
     """One defect of fairseq or another library, and its repair.
 
     Attributes:
-        apply: Function that applies the repair.
-        replaces: What the repair changes: dotted names of attributes, or other state of the
-            process.
-        scope: Condition under which the repair is applied.
+        replaces: Dotted names of attributes, or other state of the process.
         defect: Description of the failure without the repair.
         goes_when: Change of the library that would make the repair unnecessary.
-        has_defect: Function that tests whether the installed version has the defect; None if all
-            known versions have it.
+        has_defect: Test whether the installed version has the defect; None if all known ones do.
     """
 
     apply: Callable[[], None]

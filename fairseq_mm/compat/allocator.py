@@ -19,15 +19,9 @@ _M_TRIM_THRESHOLD, _M_MMAP_MAX = -1, -4
 
 
 def keep_freed_memory() -> bool:
-    """Let this process, and processes that it forks, keep freed memory for their next tensors.
-
-    At each fork, the memory that is free at that moment is returned to the kernel. Nothing is
-    changed if the C library is not glibc, or if the user has configured the allocator with an
-    environment variable (``MALLOC_...`` or ``GLIBC_TUNABLES``).
-
-    Returns:
-        True if the setting was changed.
-    """
+    """Let this process, and processes that it forks, keep freed memory for their next tensors; at a
+    fork, the memory that is free is returned. Return False, and change nothing, if the C library is
+    not glibc, or if an environment variable (``MALLOC_...``, ``GLIBC_TUNABLES``) configures it."""
     glibc = _load_glibc()
     is_configured = any(x.startswith("MALLOC_") or x == "GLIBC_TUNABLES" for x in os.environ)
     if glibc is None or is_configured:

@@ -89,13 +89,8 @@ class _Placeholder(ModuleType):
 
 @contextlib.contextmanager
 def deferred(names: tuple[str, ...]) -> Iterator[None]:
-    """Put placeholders for modules into ``sys.modules`` inside the context.
-
-    Nothing is done unless ``is_enabled`` is set, or if one of the modules is loaded already.
-
-    Args:
-        names: Names of the modules; a package must come before its submodules.
-    """
+    """Put placeholders for modules into ``sys.modules`` inside the context, unless one is loaded; a
+    package must come before its submodules."""
     placed = {}
     if is_enabled and not any(name in sys.modules for name in names):
         placed = {name: _Placeholder(name) for name in names}

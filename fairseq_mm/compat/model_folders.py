@@ -24,17 +24,11 @@ def is_model_folder(path: str) -> bool:
 
 
 def load_checkpoint(path: str, arg_overrides: Optional[Mapping[str, Any]] = None) -> dict[str, Any]:
-    """Load a checkpoint file or a model folder onto the CPU, without executing pickled code.
+    """Load a checkpoint file or a model folder onto the CPU, without executing pickled code, like
+    fairseq's ``load_checkpoint_to_cpu``.
 
-    The weights are their moving average if the training had ``--use-ema``.
-
-    Args:
-        path: Path of the checkpoint, of the folder, or of its ``model.safetensors``.
-        arg_overrides: Values that replace options of the checkpoint, by name.
-
-    Returns:
-        The checkpoint as a dict, like the result of fairseq's ``load_checkpoint_to_cpu``. For a
-            model folder, ``FOLDER_KEY`` has the content of ``config.json``.
+    The weights are their moving average if the training had ``--use-ema``. For a model folder,
+    ``FOLDER_KEY`` has the content of ``config.json``.
     """
     from fairseq import checkpoint_utils
 

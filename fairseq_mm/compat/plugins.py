@@ -51,14 +51,9 @@ def load_plugins() -> None:
 
 @contextlib.contextmanager
 def refused_names() -> Iterator[None]:
-    """Context in which a model or task cannot be registered under the name of another class.
-
-    A user's package is imported in this context. Otherwise fairseq would silently keep the class
-    that was registered first, and the user would train another model than their own.
-
-    At the end of the context, hydra converts the config classes of the package, so that an error in
-    a config is reported now and not by a later command.
-    """
+    """Context in which a model or task cannot be registered under the name of another class, which
+    fairseq would silently keep. At the end, hydra converts the config classes, so that an error in
+    one is reported now."""
     from fairseq import models, tasks
     from hydra.core.config_store import ConfigStore
 

@@ -21,14 +21,8 @@ def is_ours(thing: Any) -> bool:
 
 
 def names_ours(cfg: Any) -> bool:
-    """Return True if a config names a component of this package.
-
-    A component is a task, an architecture, a criterion, an optimizer or another registered class.
-
-    Args:
-        cfg: Config of fairseq, either in groups (``cfg.task._name``) or as a flat namespace of
-            options (``cfg.task``).
-    """
+    """Return True if a config, in groups (``cfg.task._name``) or flat (``cfg.task``), names a task,
+    an architecture, a criterion or another registered class of this package."""
     return any(cls is not None and is_ours(cls) for cls in _named_classes(cfg))
 
 

@@ -242,14 +242,8 @@ def _pairs(optimizer: Any) -> Iterator[tuple[Any, Any]]:
 
 
 def _load_weights(optimizer: Any, saved: list[Any]) -> None:
-    """Copy the float32 weights of a checkpoint to the optimizer's float32 copies of the weights.
-
-    A tensor that does not round to the model's half-precision weight is ignored.
-
-    Args:
-        optimizer: fairseq's optimizer, which wraps the model's half-precision weights.
-        saved: Float32 tensors of the checkpoint, in the optimizer's order.
-    """
+    """Copy float32 tensors of a checkpoint to the optimizer's copies of the weights; a tensor that
+    does not round to the model's half-precision weight is ignored."""
     import torch
 
     pairs = list(_pairs(optimizer))

@@ -71,12 +71,10 @@ def open_source(
     ids_path: Optional[str] = None,
     array: Optional[str] = None,
 ) -> FeatureSource:
-    """Open a source of features, whose kind is recognised by name and content.
+    """Open a folder, an ``.npz`` or an ``.npy`` file, as the docstring of the module describes.
 
-    Args:
-        path: Folder, ``.npz`` or ``.npy`` file, as the docstring of the module describes.
-        ids_path: Text file with one id per line, for an ``.npy`` file.
-        array: Name of the array to read, if the ``.npz`` files of a folder have several arrays.
+    ``ids_path`` is a text file with one id per line, for an ``.npy`` file; ``array`` is the name of
+    the array to read, if the ``.npz`` files of a folder have several.
     """
     path = Path(path)
     is_array = path.suffix == ".npy"
@@ -193,19 +191,8 @@ def extractor_attributes(
     grid: bool = False,
     preprocessing: Optional[str] = None,
 ) -> dict[str, object]:
-    """Return the attributes of a store that describe an extractor, with the names that
-    ``fairseq-mm extract`` uses.
-
-    If an argument is None, the store gets no such attribute.
-
-    Args:
-        extractor: Name of the network.
-        weights: State dict file, whose SHA-256 is saved, or ``ORIGIN:NAME`` of published weights,
-            such as ``torchvision:IMAGENET1K_V1``.
-        layer: Name of the layer.
-        grid: True if an image has one feature vector per position of a grid.
-        preprocessing: JSON object with the options of the preprocessing.
-    """
+    """Return attributes of a store that describe an extractor, with the names that ``fairseq-mm
+    extract`` uses. ``weights`` is a state dict file, whose SHA-256 is saved, or ``ORIGIN:NAME``."""
     attributes: dict[str, object] = {"extractor": extractor, "layer": layer}
     if weights is not None and os.path.exists(weights):
         attributes["weights"] = compute_sha256(weights)
@@ -232,10 +219,7 @@ def _open_folder(folder: Path, array: Optional[str]) -> FeatureSource:
 
 
 def _read_file(path: Path, array: Optional[str]) -> np.ndarray:
-    """Read the R feature vectors ``[R, D]`` in an ``.npy`` or ``.npz`` file of one image or video.
-
-    ``array`` is the name of the array to read from an ``.npz`` file; None if it has only one.
-    """
+    """Read the feature vectors ``[R, D]`` in a file of one image or video."""
     content = load_numpy(path)
     if path.suffix == ".npy":
         return _to_rows(content, str(path))
@@ -322,13 +306,8 @@ def _count_repeats(path: Path, rows: np.ndarray, captions_path: str) -> int:
 
 
 def open_files(name: str, paths: Mapping[str, Path], *, dim: int) -> FeatureSource:
-    """Return a source of features that reads each image or video from its own file.
-
-    Args:
-        name: Name of the source, saved in the store as ``imported_from``.
-        paths: Dictionary from an id to an ``.npy`` or ``.npz`` file with one array.
-        dim: Feature dimension that every file must have; checked when the file is read.
-    """
+    """Return a source of features ``[T, dim]`` that reads each image or video from its own ``.npy``
+    or ``.npz`` file; ``name`` is saved in the store."""
     keys = list(paths)
 
     def read(i: int) -> np.ndarray:

@@ -296,16 +296,8 @@ def join_pieces(tokens: Sequence[str], subwords: Subwords) -> tuple[list[str], n
 
 
 def by_word(weights: np.ndarray, owners: np.ndarray, *, sums: bool = False) -> np.ndarray:
-    """Average the weights of tokens over the tokens of each word, or add them up.
-
-    Args:
-        weights: ``[..., N, M]``, with M weights for each of N tokens.
-        owners: ``[N]`` index of the word that each token belongs to, see :func:`join_pieces`.
-        sums: Add up instead of averaging.
-
-    Returns:
-        ``[..., W, M]``, with M weights for each of W words.
-    """
+    """Average (or add up) weights ``[..., N, M]`` of tokens over the tokens of each word, to
+    ``[..., W, M]``; ``owners`` is the ``[N]`` result of :func:`join_pieces`."""
     starts = np.flatnonzero(np.diff(owners, prepend=-1))
     total = np.add.reduceat(weights, starts, axis=-2)
     return total if sums else total / np.bincount(owners)[:, None]

@@ -10,13 +10,7 @@ QUALITY = 82
 
 
 def jpeg_uri(pixels: Image.Image, *, side: Optional[int] = None, quality: int = QUALITY) -> str:
-    """Encode an image as a JPEG, and return its data URI.
-
-    Args:
-        pixels: PIL image in RGB.
-        side: Maximum length of the longer side in pixels; None for no limit.
-        quality: JPEG quality of PIL, 1 to 95.
-    """
+    """Return the data URI of an RGB image as a JPEG, whose longer side is at most ``side``."""
     if side is not None:
         pixels = pixels.copy()  # thumbnail() changes the image itself
         pixels.thumbnail((side, side))

@@ -39,13 +39,8 @@ NATIVE = "native"
 
 
 class FirstClips(NamedTuple):
-    """Features of the first clips of a video.
-
-    Attributes:
-        rows: Features of the clips, ``[clips, D]`` float32.
-        is_cut: True if the video has further clips.
-        images: Preprocessed middle frames of some of the clips, ``[height, width, 3]`` uint8.
-    """
+    """Features of the first clips of a video, ``[clips, D]`` float32; True if it has further clips;
+    and middle frames, ``[height, width, 3]`` uint8, of some clips."""
 
     rows: np.ndarray
     is_cut: bool
@@ -427,12 +422,8 @@ def build_extractor_from_identity(
 ) -> Extractor:
     """Build the extractor that a feature store or a checkpoint records.
 
-    Args:
-        identity: Attributes of the store or checkpoint.
-        weights_file: Path of the weights file; required if ``identity`` has the SHA-256 of a file.
-            It may also replace published weights if ``identity`` has their digest.
-        device: Device of the network.
-        reads: Kind of files that the extractor must read, ``images`` or ``videos``.
+    ``weights_file`` is required if ``identity`` has the SHA-256 of a file; it may also replace
+    published weights whose digest is recorded. ``reads`` is ``images`` or ``videos``.
     """
     check_is_recorded(identity, "the checkpoint's features")
     model, preprocessing = str(identity["extractor"]), str(identity["preprocessing"])

@@ -72,14 +72,8 @@ def _digest(stream: BinaryIO) -> bytes:
 def describe_change(
     file: MediaFile, source: Source, *, reads_always: bool = False
 ) -> Optional[str]:
-    """Return a clause that says how a file has changed; None if it has the same bytes as before.
-
-    Args:
-        file: Image or video.
-        source: Size, time and SHA-256 that the file had before. If only the time has changed, as in
-            a copy, the SHA-256 is compared.
-        reads_always: Read the file and compare its SHA-256 even if size and time are as before.
-    """
+    """Return a clause that says how a file has changed; None if it has the same bytes as ``source``
+    records. If only the time has changed, or with ``reads_always``, the SHA-256 is compared."""
     try:
         with _as_user_errors():
             size, time = file.size_and_time()

@@ -22,12 +22,8 @@ PILLOW = "Pillow"
 
 
 def check_is_recorded(attributes: Mapping[str, object], owner: str) -> None:
-    """Check that all attributes that identify an extractor are recorded.
-
-    Args:
-        attributes: Attributes of an extractor, a feature store or a checkpoint.
-        owner: Name of the owner of the attributes for messages, such as the path of a store.
-    """
+    """Raise UserError, which names ``owner``, if attributes that identify an extractor are
+    missing."""
     for name in IDENTITY:
         if name not in attributes:
             raise UserError(f"{owner}: no `{name}` is recorded, so the extractor is unknown.")
@@ -40,14 +36,8 @@ def check_same_extractor(
     recorded_by: str = "the recorded features",
     given_by: str = "the given ones",
 ) -> None:
-    """Check that two extractors are the same by their recorded attributes.
-
-    Args:
-        recorded: Attributes of an extractor, a feature store or a checkpoint.
-        other: Attributes that are compared with ``recorded``.
-        recorded_by: Name of the owner of ``recorded`` in messages, such as the path of a store.
-        given_by: Name of the owner of ``other`` in messages.
-    """
+    """Raise UserError if two extractors, given by the attributes of a store or checkpoint, differ;
+    ``recorded_by`` and ``given_by`` name them."""
     check_is_recorded(recorded, recorded_by)
     check_is_recorded(other, given_by)
     # digests of 0.2, without the names of the tensors, are not compared
@@ -79,14 +69,8 @@ def has_name_and_digest(identity: Mapping[str, object]) -> bool:
 def check_same_weights(
     identity: Mapping[str, object], digest: str, layer: str, library: str
 ) -> None:
-    """Check that a network has the weights and the layer that a feature store records.
-
-    Args:
-        identity: Attributes of the store or of a checkpoint.
-        digest: Digest of the network's weights; empty if the network has none.
-        layer: Name of the layer whose output the network returns.
-        library: Name and version of the library that built the network.
-    """
+    """Raise UserError if a network has other weights (``digest``; empty if it has none) or another
+    layer than a feature store records; ``library`` is the name and version of its library."""
     if not digest:
         return
     recorded = str(identity.get(WEIGHTS_DIGEST, digest))

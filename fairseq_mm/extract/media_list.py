@@ -54,15 +54,8 @@ VIDEOS = Kind(
 
 
 class MediaFile(NamedTuple):
-    """Location of one image or video, which may be in an archive.
-
-    Attributes:
-        key: Id in the feature store.
-        path: Path of the file, or of the archive that contains it.
-        member: Name in the archive; empty for a file that is not in an archive.
-        offset: Position of the content in the archive, in bytes.
-        size: Number of bytes of the content in the archive.
-    """
+    """Location of one image or video: id, path, and for members of an archive the name, the
+    position and the number of bytes in the archive at this path."""
 
     key: str
     path: str

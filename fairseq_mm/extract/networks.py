@@ -27,15 +27,8 @@ with deferred(OF_TORCHVISION):
 
 
 class Family(NamedTuple):
-    """Family of networks that one function builds, such as the networks of timm.
-
-    Attributes:
-        reads: Input of the networks: ``images``, or ``videos``, which are cut into clips.
-        has: Function that returns True if the family has a model with a given name.
-        choices: Keyword arguments of ``build`` that not all families have, such as ``grid``.
-        build: Function that builds a model from its name and the keyword arguments ``weights``,
-            ``seed`` and ``choices``.
-    """
+    """Networks that one function builds from a name, ``weights``, ``seed`` and the keyword
+    arguments ``choices``; they read ``images`` or ``videos``, and ``has`` tests a name."""
 
     reads: str
     has: Callable[[str], bool]

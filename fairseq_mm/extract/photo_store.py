@@ -16,21 +16,14 @@ logger = logging.getLogger(__name__)
 
 
 class PhotoStore:
-    """Images of a folder, decoded and preprocessed as ``fairseq-mm extract`` does.
-
-    An image has one row: its pixels in the order height, width, channel.
+    """Images of a folder, decoded and preprocessed as ``fairseq-mm extract`` does; an image has one
+    row, its ``dim`` uint8 pixels in the order height, width, channel.
 
     Args:
         folder: Folder of the images, which is searched with its subfolders. A key is the
             image's path in the folder, its name, or its name without suffix.
         preprocessing: Preprocessing that gives all images the same size.
-        num_rows: Number of rows that a network makes of an image, which counts for
-            ``--max-tokens``.
-
-    Attributes:
-        path: The folder.
-        dim: Number of values of an image, ``height * width * 3``.
-        dtype: uint8.
+        num_rows: Number of rows that a network makes of an image, for ``--max-tokens``.
     """
 
     dtype = np.dtype(np.uint8)

@@ -204,14 +204,14 @@ def normalization(name: str) -> dict[str, Any]:
 
 
 def with_options(
-    default: Preprocessing,
+    default: AnyPreprocessing,
     *,
     resize: Optional[str] = None,
     resize_size: Optional[int] = None,
     size: Optional[int] = None,
     crop: Optional[str] = None,
     normalize: Optional[str] = None,
-) -> Preprocessing:
+) -> AnyPreprocessing:
     """Return the preprocessing ``default``, changed in the options whose argument is not None.
 
     ``normalize`` is one of ``NORMALIZATIONS``; :class:`Preprocessing` explains the other options.

@@ -48,9 +48,7 @@ class Reader(abc.ABC):
     """Decoder of one kind of files, which yields images or clips as inputs of a network.
 
     Attributes:
-        kind: Images or videos.
-        inputs_are: Plural noun for the network's inputs in tables and progress bars, such as
-            ``clips``.
+        inputs_are: Plural noun for the network's inputs in messages, such as ``clips``.
         columns: Names of the values that are recorded for each file in a table next to the store.
         inputs_per_file: Number of inputs in a file; None if it is known only after decoding.
         max_waiting: Number of inputs that a process may decode ahead of the network.

@@ -29,14 +29,8 @@ RANDOM_RESIDUAL = 0.2
 
 
 class PointwiseConv3d(nn.Module):
-    """1 x 1 x 1 convolution that is a matrix product over the channels on a CPU.
-
-    With channels last in memory, the product is faster than PyTorch's convolution on a CPU, which
-    does not use oneDNN for this size.
-
-    Args:
-        conv: Convolution with a bias, whose weights are used.
-    """
+    """1 x 1 x 1 convolution that is a matrix product over the channels on a CPU: with channels last
+    in memory, PyTorch's convolution, which does not use oneDNN for this size, is slower."""
 
     def __init__(self, conv: nn.Conv3d) -> None:
         super().__init__()
@@ -57,15 +51,9 @@ class PointwiseConv3d(nn.Module):
 class GroupedBottleneck(nn.Module):
     """Residual block: ReLU(shortcut(x) + BN(W3 ReLU(BN(W2 ReLU(BN(W1 x)))))).
 
-    W1 and W3 are 1 x 1 x 1 convolutions, W2 is a grouped 3 x 3 x 3 convolution, and BN is batch
-    normalisation. The shortcut is the identity, or a 1 x 1 x 1 convolution if the shape changes.
-
-    Args:
-        in_channels: Number of channels of x.
-        mid_channels: Number of channels before and after W2, a multiple of ``cardinality``.
-        out_channels: Number of channels of the output.
-        cardinality: Number of groups of W2.
-        stride: Stride of W2 and of the shortcut in time, height and width.
+    W1 and W3 are 1 x 1 x 1 convolutions, W2 is a 3 x 3 x 3 convolution in ``cardinality`` groups,
+    and BN is batch normalisation. The shortcut is the identity, or a 1 x 1 x 1 convolution if the
+    shape changes; ``stride`` is W2's and the shortcut's.
     """
 
     def __init__(
@@ -95,14 +83,8 @@ class GroupedBottleneck(nn.Module):
             )
 
     def forward(self, x: Tensor) -> Tensor:
-        """Compute the output of the block.
-
-        Args:
-            x: ``[B, in_channels, time, height, width]``.
-
-        Returns:
-            out: ``[B, out_channels, time / stride, height / stride, width / stride]``, rounded up.
-        """
+        """Map ``[B, in_channels, time, height, width]`` to ``out_channels``; the other sizes are
+        divided by the stride, and rounded up."""
         shortcut = x if self.downsample is None else self.downsample(x)
         out = self.relu(self.bn1(self.conv1(x)))
         out = self.relu(self.bn2(self.conv2(out)))
@@ -120,12 +102,8 @@ class GroupedBottleneck(nn.Module):
 
 
 class ResNeXt3d(nn.Module):
-    """Classifier of clips; with its layer ``fc`` replaced by an identity, it returns 2048 features.
-
-    Args:
-        blocks: Number of blocks in each of the four layers.
-        num_classes: Number of classes.
-    """
+    """Classifier of clips; with its layer ``fc`` replaced by an identity, it returns 2048
+    features."""
 
     def __init__(self, blocks: Sequence[int] = BLOCKS, *, num_classes: int = NUM_CLASSES) -> None:
         super().__init__()
@@ -146,14 +124,7 @@ class ResNeXt3d(nn.Module):
                 nn.init.constant_(module.bn3.weight, RANDOM_RESIDUAL)
 
     def forward(self, clips: Tensor) -> Tensor:
-        """Classify clips.
-
-        Args:
-            clips: ``[B, 3, frames, height, width]``, normalised.
-
-        Returns:
-            scores: ``[B, classes]`` logits.
-        """
+        """Map normalised clips ``[B, 3, frames, height, width]`` to ``[B, classes]`` logits."""
         if isinstance(self.bn1, nn.Identity) and clips.device.type == "cpu":
             clips = clips.contiguous(memory_format=torch.channels_last_3d)
         maps = self.maxpool(self.relu(self.bn1(self.conv1(clips))))

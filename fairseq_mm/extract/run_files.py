@@ -88,18 +88,9 @@ class Journal:
 
 
 class RunSummary(NamedTuple):
-    """Results of a run.
-
-    Attributes:
-        num_items: Number of images or videos in the store.
-        num_unreadable: Number of listed files that are not in the store.
-        num_extracted: Number of images or videos that this run has added.
-        num_inputs: Number of images or clips whose features this run has computed.
-        seconds: Duration of this run, from the first file on.
-        seconds_waiting: Seconds of waiting for the decoding processes.
-        seconds_network: Seconds in which the device computed features. With a GPU, this time
-            overlaps with ``seconds_waiting``.
-    """
+    """Results of a run: numbers of items in the store, of files that are not in it, and of items
+    and inputs (images or clips) of this run. With a GPU, ``seconds_network`` and
+    ``seconds_waiting`` (for decoding) overlap."""
 
     num_items: int
     num_unreadable: int

@@ -4,7 +4,8 @@ The inputs of the network (images, or the clips of the videos) form one sequence
 list, and batches start at fixed positions of the sequence. Files that are done already and images
 that cannot be read are replaced by black inputs. After an interruption, every input is therefore in
 the same place of the same batch, and the store equals the store of an uninterrupted run to the last
-bit. A video that was incomplete at an interruption starts anew.
+bit, if the number of threads (``OMP_NUM_THREADS``) is the same, too. A video that was incomplete at
+an interruption starts anew.
 
 Memory holds the inputs of a batch, the inputs that are decoded ahead, and the features of the
 current files. It does not grow with the length of the videos, except for the features: 8 KB for

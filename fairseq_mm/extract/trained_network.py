@@ -20,14 +20,8 @@ from fairseq_mm.extract.weights import is_digest, recorded_weights
 
 
 class FixedNorm(nn.Module):
-    """Batch normalisation with fixed statistics, over the channels of a map ``[B, C, H, W]``.
-
-    Args:
-        norm: Batch normalisation whose tensors are used.
-
-    Attributes:
-        is_folded: True if the convolution before it computes the normalisation.
-    """
+    """Batch normalisation with fixed statistics, over the channels of a map ``[B, C, H, W]``; with
+    ``is_folded``, the convolution before it computes it."""
 
     running_mean: Tensor
     running_var: Tensor
