@@ -339,6 +339,9 @@ class _Run:
                 model.describe_run(config, self.reading)
                 for model, config in zip(self.models, configs)
             ]
+            if args.split is not None:  # where `score` finds the references
+                source = {"data": _split_folder(args), "split": args.split}
+                self.facts = [{**source, **facts} for facts in self.facts]
         self.progress = progress_bar(len(self.items), self.task.input_names[1])
         self.num_failed = self.num_texts = 0
         self.messages: set[str] = set()

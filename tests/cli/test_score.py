@@ -131,6 +131,15 @@ def test_the_split_is_the_one_that_the_texts_were_generated_for(score, write, da
     assert figures(result)["bleu4"] == pytest.approx(expected_bleu()[3])
 
 
+def test_generated_records_name_their_folder_and_split(score, write, data):
+    (data / "valid.jsonl").rename(data / "dev.jsonl")
+    source = {"data": str(data), "split": "dev"}
+    lines = [json.dumps({"id": k, "hypothesis": t, **source}) for k, t in TEXTS.items()]
+    status, result, _, err = score(write("t.jsonl", "\n".join(lines)), folder=False)
+    assert (status, err) == (0, "")
+    assert figures(result)["bleu4"] == pytest.approx(expected_bleu()[3])
+
+
 def test_every_figure_says_how_many_items_were_scored_and_what_is_missing(score, write):
     texts = {"a.jpg": TEXTS["a.jpg"], "b.jpg": TEXTS["b.jpg"], "z.jpg": "nobody"}
     path = write("t.jsonl", jsonl(texts) + jsonl({"a.jpg": "another text"}))
