@@ -368,7 +368,8 @@ def _score(
     reference_texts = [] if references is None else [references.texts[key] for key in ids]
     tokenizer = args.tokenizer or preset.tokenizer
     with elapsed_time("tokenize") as show:
-        models = score_models.ModelMetrics(args, ids, show)
+        needs_models = bool({*metrics} & {*score_models.METRICS})
+        models = score_models.ModelMetrics(args, ids, show) if needs_models else None
         scored = score_systems(
             [[system.texts[key] for key in ids] for system in systems],
             reference_texts,
@@ -460,7 +461,7 @@ def score_systems(
         )
         rows: list[Row] = []
         for name in metrics:
-            if models is not None and name in score_models.METRICS:
+            if name in score_models.METRICS:
                 rows += models.score(name, items.texts, items.reference_texts)
             else:
                 show(name)

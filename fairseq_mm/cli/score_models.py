@@ -12,6 +12,7 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
+from functools import cached_property
 from pathlib import PurePosixPath
 from typing import Any, Callable, Optional
 
@@ -62,34 +63,30 @@ ARGUMENTS: Rows = {
 
 
 class ModelMetrics:
-    """Metrics that need trained models, which are loaded when they are first needed.
-
-    Args:
-        args: Parsed command line.
-        ids: Ids of the scored images or videos.
-        show: Function that is called with progress messages, such as the name of the metric.
-    """
+    """Metrics that need trained models, which are loaded when they are first needed, for the images
+    or videos with the ids ``ids``; ``show`` is called with progress messages."""
 
     def __init__(
         self, args: argparse.Namespace, ids: Sequence[str], show: Callable[[str], None]
     ) -> None:
-        self._args = args
-        self._ids = ids
-        self._show = show
-        self._clip: Optional[_ClipScorer] = None
-        self._bert: Optional[_Model] = None
+        self._args, self._ids, self._show = args, ids, show
+
+    @cached_property
+    def _clip(self) -> "_ClipScorer":
+        return _ClipScorer(self._args, self._ids, self._show)
+
+    @cached_property
+    def _bert(self) -> "_Model":
+        return _Model(self._args, "bert_model")
 
     def score(
         self, metric: str, texts: Sequence[str], references: Sequence[Sequence[str]]
     ) -> list[Row]:
-        """Compute the scores of a metric of :data:`METRICS` for the texts of two systems."""
-        if metric != "bertscore":
-            self._clip = self._clip or _ClipScorer(self._args, self._ids, self._show)
-            self._show(metric)
-            return [self._clip.score(metric, texts, references)]
+        """Compute the scores of a metric of :data:`METRICS`."""
         self._show(metric)
-        self._bert = self._bert or _Model(self._args, "bert_model")
-        return _bertscore_rows(self._bert, self._args.bert_layer, texts, references)
+        if metric == "bertscore":
+            return _bertscore_rows(self._bert, self._args.bert_layer, texts, references)
+        return [self._clip.score(metric, texts, references)]
 
 
 class _Model:
