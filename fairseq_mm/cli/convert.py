@@ -34,22 +34,20 @@ The released token <end> becomes two tokens, <sent> and </s>, with the same logi
 The order of the other words by probability is unchanged, but perplexities are
 larger: the loss at the end of a sentence grows by at most log 2.
 
-The command prints the new --arch and options; states of optimizers are not
-converted. If a tensor does not fit, nothing is written, and the exit status is 2.
+States of optimizers are not converted. If a tensor does not fit, nothing is
+written, and the exit status is 2.
 """
 
 import argparse
-import importlib
 import os
 from collections.abc import Mapping
-from typing import Any, NamedTuple, Optional
+from typing import Any, NamedTuple
 
 from fairseq_mm.cli import arguments
 from fairseq_mm.cli.arguments import FLAG, Rows, flag
 from fairseq_mm.cli.run_set_up import register_quietly
 from fairseq_mm.errors import UserError
 
-_LISTED = 8  # names of a kind of tensors
 _FILE = {"metavar": "FILE"}
 ARGUMENTS: Rows = {
     "source": ("Checkpoint or folder, as described above.", {"metavar": "SOURCE"}),
@@ -81,37 +79,29 @@ _STORY_ARGUMENTS: Rows = {
 }
 
 
-class Layout(NamedTuple):
-    """Conversion of one kind of SOURCE, such as Hugging Face's BART.
-
-    Attributes:
-        module: Module of ``fairseq_mm.conversion`` that converts from Hugging Face's format; empty
-            for other formats.
-        function: Name of the converting function in the module.
-        options: Names of the options that this kind accepts, but not all other kinds.
-    """
-
-    module: str = ""
-    function: str = ""
-    options: tuple[str, ...] = ()
-
-
 _STORIES, _KIROS, _VSEPP = "fairseq's fconv_self_att", "Kiros's VSE", "VSE++"
+_VISUAL_STORIES = "GLAC Net or Transtory-XL"
+_HF_BART, _HF_T5 = "Hugging Face's BART", "Hugging Face's T5"
+_MODEL_TYPES = {"bart": _HF_BART, "t5": _HF_T5, "mt5": _HF_T5}
+# option -> kinds of SOURCE that accept it
+_KINDS = {
+    **dict.fromkeys(("data", "pretrained_checkpoint", "compat"), (_STORIES,)),
+    "vocabulary": (_VSEPP, _VISUAL_STORIES),
+}
 _TRAIN = (
     'fairseq-train DATA --user-dir "$(fairseq-mm user-dir)" --optimizer adam --lr 1e-4 '
     "--batch-size 64"
 )
-_VISUAL_STORIES = "GLAC Net or Transtory-XL"
-_HF_BART, _HF_T5 = "Hugging Face's BART", "Hugging Face's T5"
-LAYOUTS = {
-    _STORIES: Layout(options=("data", "pretrained_checkpoint", "compat")),
-    _KIROS: Layout(),
-    _VSEPP: Layout(options=("vocabulary",)),
-    _VISUAL_STORIES: Layout(options=("vocabulary",)),
-    _HF_BART: Layout("bart", "convert_bart"),
-    _HF_T5: Layout("t5", "convert_t5"),
-}
-_MODEL_TYPES = {"bart": _HF_BART, "t5": _HF_T5, "mt5": _HF_T5}
+
+
+class Converted(NamedTuple):
+    """What is printed of a conversion: what was read, assumptions and omissions, what was written,
+    and commands or options for its use."""
+
+    read: str
+    notes: list[str]
+    written: str
+    usage: list[str]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -122,116 +112,53 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     register_quietly()  # the readers of checkpoints import fairseq, which logs on import
-    kind, state = _detect_kind(args)
-    for name in sorted({name for layout in LAYOUTS.values() for name in layout.options}):
-        if arguments.is_given(args, name) and name not in LAYOUTS[kind].options:
-            others = " and ".join(x for x, layout in LAYOUTS.items() if name in layout.options)
-            raise UserError(f"{flag(name)} is for {others}, but {args.source} is taken for {kind}.")
-    if kind == _STORIES:
-        assert state is not None  # for mypy: this kind is detected by the checkpoint's content
-        _convert_stories(args, state)
-    elif LAYOUTS[kind].module:
-        _convert_pretrained(args, kind)
-    else:
-        _convert_released(args, kind, state)
-
-
-def _convert_pretrained(args: argparse.Namespace, kind: str) -> None:
-    layout = LAYOUTS[kind]
-    # imported by name, so that each conversion imports only its own module
-    module = importlib.import_module(f"fairseq_mm.conversion.{layout.module}")
-    options: dict[str, Any] = {name: getattr(args, name) for name in layout.options}
-    convert = getattr(module, layout.function)
-    result = convert(args.source, args.output, overwrite=args.overwrite, **options)
-    print(f"{args.source}: {kind}")
-    for note in result.notes:
-        print(f"note: {note}")
-    print(
-        f"{result.folder}: {result.parameters:,} parameters, {result.words:,} words: "
-        f"{_list_files(result.folder)}"
-    )
-    for line in _usage(result):
-        print(line)
-
-
-def _convert_released(
-    args: argparse.Namespace, kind: str, state: Optional[Mapping[str, Any]]
-) -> None:
-    """Convert a released model of Kiros et al., VSE++, GLAC Net or Transtory-XL."""
     from fairseq_mm.conversion.output_folder import check_output
-    from fairseq_mm.conversion.released_visual_stories import read_released_visual_stories
-    from fairseq_mm.conversion.released_vse import convert_released, read_released_vse
-    from fairseq_mm.conversion.released_vsepp import read_released_vsepp
 
+    kind, state = _detect_kind(args.source)
+    for name, kinds in _KINDS.items():
+        if arguments.is_given(args, name) and kind not in kinds:
+            others = " and ".join(kinds)
+            raise UserError(f"{flag(name)} is for {others}, but {args.source} is taken for {kind}.")
     # an output that cannot be written fails here, not after minutes of conversion
-    check_output(args.output, overwrite=args.overwrite, reads=args.source)
-    if state is None:
-        released = read_released_vse(args.source)
-    elif kind == _VSEPP:
-        released = read_released_vsepp(args.source, state, args.vocabulary)
+    is_file = kind == _STORIES
+    check_output(args.output, overwrite=args.overwrite, reads=args.source, is_file=is_file)
+    if kind in _MODEL_TYPES.values():
+        converted = _convert_pretrained(args, kind)
+    elif kind == _STORIES:
+        converted = _convert_stories(args, state)
     else:
-        released = read_released_visual_stories(args.source, state, args.vocabulary)
-    result = convert_released(released, args.output, overwrite=args.overwrite)
-    print(f"{args.source}: {released.tensors} tensors, all converted")
-    for note in released.notes:
+        converted = _convert_released(args, kind, state)
+    print(f"{args.source}: {converted.read}")
+    for note in converted.notes:
         print(f"note: {note}")
-    print(
-        f"{result.folder}: --arch {released.arch}, {result.parameters:,} parameters, "
-        f"{len(released.words):,} words: {_list_files(result.folder)}"
-    )
-    for line in _released_usage(result, is_story=kind == _VISUAL_STORIES):
+    print(f"{args.output}: {converted.written}")
+    for line in converted.usage:
         print(line)
 
 
-def _list_files(folder: str) -> str:
-    return ", ".join(sorted(os.listdir(folder)))
-
-
-def _released_usage(result: Any, *, is_story: bool) -> list[str]:
-    """Return lines of text with commands that prepare data, extract features, use the converted
-    model and train it.
-    """
-    from fairseq_mm.conversion.new_checkpoint import format_flags
-    from fairseq_mm.conversion.released_vse import CHECKPOINT, DICTIONARY, NETWORK
-
-    released, folder = result.released, result.folder
-    paths = {name: os.path.join(folder, name) for name in (CHECKPOINT, DICTIONARY, NETWORK)}
-    if is_story:
-        data, more, task, criterion = "vist", "", "visual_storytelling", "cross_entropy"
-        use = f"generate: fairseq-mm tell IMAGE IMAGE IMAGE IMAGE IMAGE --checkpoint {folder} "
-        use += "--preset paper"
-    else:
-        # the model was trained on text of this tokenizer: other tokens are unknown to it
-        data, more, task = "captions", f" {released.tokenizer}", "multimodal_captioning"
-        criterion = f"pairwise_ranking {' '.join(format_flags(released.criterion))}"
-        use = f"rank: fairseq-mm rank DATA --checkpoint {folder}"
-    features = f"of dimension {result.feature_dim}, as the model was trained on"
-    if released.cnn_type:
-        features = f"fairseq-mm extract ... --model {released.cnn_type} --weights {paths[NETWORK]}"
-    return [
-        f"data: fairseq-mm prepare {data} ... --dictionary {paths[DICTIONARY]}{more}",
-        f"features: {features}",
-        use,
-        f"train: {_TRAIN} --task {task} --arch {released.arch} "
-        f"{' '.join(format_flags(released.options))} --criterion {criterion} --finetune-from-model "
-        f"{paths[CHECKPOINT]}",
-    ]
-
-
-def _detect_kind(args: argparse.Namespace) -> tuple[str, Optional[Mapping[str, Any]]]:
-    """Return the kind of SOURCE (a key of ``LAYOUTS``), and the content of its checkpoint."""
+def _detect_kind(source: str) -> tuple[str, Mapping[str, Any]]:
+    """Return the kind of SOURCE, and the content of its checkpoint (empty for a folder or an
+    archive), because a checkpoint of gigabytes must not be read twice."""
     from fairseq_mm.conversion.foreign_checkpoint import read_foreign_checkpoint
+    from fairseq_mm.conversion.huggingface_folder import read_config
     from fairseq_mm.conversion.released_vse import is_numpy_archive
 
-    # the content is returned because a checkpoint of gigabytes must not be read twice
-    source = args.source
-    if not os.path.exists(source):
-        raise UserError(f"{source}: no such checkpoint.")
+    if os.path.isfile(os.path.join(source, "config.json")):
+        model_type = read_config(source)["model_type"]
+        if model_type not in _MODEL_TYPES:
+            raise UserError(
+                f"{os.path.join(source, 'config.json')}: `model_type` must be "
+                f"{', '.join(_MODEL_TYPES)}, but is {model_type}."
+            )
+        return _MODEL_TYPES[model_type], {}
     if os.path.isdir(source):
-        return _detect_folder_kind(source), None
+        raise UserError(
+            f"{source}: has no config.json, as Hugging Face's folders have. A folder with model.pt "
+            "is of fairseq's form already: train with --finetune-from-model."
+        )
     # before the reader of checkpoints, which would report a damaged file
     if is_numpy_archive(source):
-        return _KIROS, None
+        return _KIROS, {}
     state = read_foreign_checkpoint(source)
     if "cnn.linear.weight" in state and "cnn.bn.weight" in state:
         return _VISUAL_STORIES, state
@@ -239,66 +166,115 @@ def _detect_kind(args: argparse.Namespace) -> tuple[str, Optional[Mapping[str, A
     return (_VSEPP if is_vsepp else _STORIES), state
 
 
-def _detect_folder_kind(source: str) -> str:
-    if os.path.isfile(os.path.join(source, "config.json")):
-        from fairseq_mm.conversion.huggingface_folder import read_config
+def _list_files(folder: str) -> str:
+    return ", ".join(sorted(os.listdir(folder)))
 
-        model_type = read_config(source)["model_type"]
-        if model_type not in _MODEL_TYPES:
-            raise UserError(
-                f"{os.path.join(source, 'config.json')}: `model_type` must be "
-                f"{', '.join(_MODEL_TYPES)}, but is {model_type}."
-            )
-        return _MODEL_TYPES[model_type]
-    raise UserError(
-        f"{source}: has no config.json, as Hugging Face's folders have. A folder with model.pt is "
-        "of fairseq's form already: train with --finetune-from-model."
+
+def _flags(options: Mapping[str, Any]) -> str:
+    # layers are Python expressions with spaces, which a shell would split
+    values = {name: f"'{x}'" if " " in str(x) else x for name, x in options.items()}
+    return " ".join(
+        flag(name) if value is True else f"{flag(name)} {value}" for name, value in values.items()
     )
 
 
-def _usage(result: Any) -> list[str]:
-    """Return commands that prepare data for a converted BART or T5 and train it."""
-    checkpoint = os.path.join(result.folder, "model.pt")
-    lines = [f"data: fairseq-mm prepare videos ... --pretrained {result.folder}"]
-    for title, arch, options in _architectures(result.arch, result.options):
-        flags = "".join(
-            f" {flag(name)}" if value is True else f" {flag(name)} {value}"
-            for name, value in options.items()
-        )
-        lines.append(
-            f"{title}: fairseq-train ... --task video_summarization --arch {arch}{flags} "
-            f"--finetune-from-model {checkpoint}"
-        )
-    return lines
-
-
-def _architectures(arch: str, options: Mapping[str, Any]) -> list[tuple[str, str, dict[str, Any]]]:
-    """Return (title, ``--arch``, options) of each model that a converted one can start."""
+def _convert_pretrained(args: argparse.Namespace, kind: str) -> Converted:
     from fairseq.models import ARCH_MODEL_REGISTRY
 
-    architectures = [("text only", arch, dict(options))]
-    guided = f"vg_{arch}"
+    # each conversion imports only its own module
+    if kind == _HF_BART:
+        from fairseq_mm.conversion.bart import convert_bart as convert
+    else:
+        from fairseq_mm.conversion.t5 import convert_t5 as convert
+    result = convert(args.source, args.output)
+    models = [("text only", result.arch, dict(result.options))]
+    guided = f"vg_{result.arch}"
     if guided in ARCH_MODEL_REGISTRY:
         known = ARCH_MODEL_REGISTRY[guided].__dataclass.__dataclass_fields__
         # the option does not exist there: the decoder is as wide as the encoder
-        rest = {name: x for name, x in options.items() if name != "decoder_embed_dim"}
-        if arch.startswith("bart") and "encoder_layers" in rest:
+        rest = {name: x for name, x in result.options.items() if name != "decoder_embed_dim"}
+        if result.arch.startswith("bart") and "encoder_layers" in rest:
             # the last two, as in the named sizes of BART; T5's default follows its depth
             count = rest["encoder_layers"]
             rest["fusion_encoder_layers"] = ",".join(map(str, range(max(1, count - 1), count + 1)))
         if all(name in known for name in rest):
-            architectures.append(("with videos", guided, rest))
-    return architectures
+            models.append(("with videos", guided, rest))
+    checkpoint = os.path.join(args.output, "model.pt")
+    usage = [f"data: fairseq-mm prepare videos ... --pretrained {args.output}"]
+    for title, arch, options in models:
+        words = ["fairseq-train ... --task video_summarization --arch", arch, _flags(options)]
+        words.append(f"--finetune-from-model {checkpoint}")
+        usage.append(f"{title}: {' '.join(filter(None, words))}")
+    written = f"{result.parameters:,} parameters, {result.words:,} words: "
+    return Converted(kind, result.notes, written + _list_files(args.output), usage)
 
 
-def _convert_stories(args: argparse.Namespace, state: Mapping[str, Any]) -> None:
-    """Convert the checkpoint ``args.source`` of fconv_self_att; ``state`` is its content."""
+def _convert_released(args: argparse.Namespace, kind: str, state: Mapping[str, Any]) -> Converted:
+    """Convert a released model of Kiros et al., VSE++, GLAC Net or Transtory-XL."""
+    from fairseq_mm.conversion import released_vse
+    from fairseq_mm.conversion.released_visual_stories import read_released_visual_stories
+    from fairseq_mm.conversion.released_vsepp import read_released_vsepp
+
+    try:
+        if kind == _KIROS:
+            released = released_vse.read_released_vse(args.source)
+        elif kind == _VSEPP:
+            released = read_released_vsepp(args.source, state, args.vocabulary)
+        else:
+            released = read_released_visual_stories(args.source, state, args.vocabulary)
+    except UserError:
+        raise
+    # tensors that are missing, or have other dimensions, raise one of many exceptions
+    except (
+        LookupError,
+        TypeError,
+        ValueError,
+        AttributeError,
+        RuntimeError,
+        ZeroDivisionError,
+    ) as e:
+        raise UserError(
+            f"{args.source}: is no model that can be converted ({type(e).__name__}: {e})."
+        ) from e
+    parameters, feature_dim = released_vse.convert_released(released, args.output)
+    checkpoint, dictionary, network = (
+        os.path.join(args.output, name)
+        for name in (released_vse.CHECKPOINT, released_vse.DICTIONARY, released_vse.NETWORK)
+    )
+    if kind == _VISUAL_STORIES:
+        data, criterion = "vist", "cross_entropy"
+        use = "generate: fairseq-mm tell IMAGE IMAGE IMAGE IMAGE IMAGE --checkpoint "
+        use += f"{args.output} --preset paper"
+    else:
+        data, criterion = "captions", f"pairwise_ranking {_flags(released.criterion)}"
+        use = f"rank: fairseq-mm rank DATA --checkpoint {args.output}"
+    features = f"of dimension {feature_dim}, as the model was trained on"
+    if released.cnn_type:
+        features = f"fairseq-mm extract ... --model {released.cnn_type} --weights {network}"
+    # the model was trained on text of this tokenizer: other tokens are unknown to it
+    tokenizer = released.tokenizer and f" {released.tokenizer}"
+    return Converted(
+        f"{released.tensors} tensors, all converted",
+        released.notes,
+        f"--arch {released.arch}, {parameters:,} parameters, {len(released.words):,} words: "
+        f"{_list_files(args.output)}",
+        [
+            f"data: fairseq-mm prepare {data} ... --dictionary {dictionary}{tokenizer}",
+            f"features: {features}",
+            use,
+            f"train: {_TRAIN} --task {released.task} --arch {released.arch} "
+            f"{_flags(released.options)} --criterion {criterion} --finetune-from-model "
+            f"{checkpoint}",
+        ],
+    )
+
+
+def _convert_stories(args: argparse.Namespace, state: Mapping[str, Any]) -> Converted:
+    """Convert a checkpoint of fairseq's fconv_self_att, whose content is ``state``."""
     from fairseq_mm.conversion import stories as converting
     from fairseq_mm.conversion.foreign_checkpoint import read_foreign_checkpoint
     from fairseq_mm.conversion.new_checkpoint import save_checkpoint
-    from fairseq_mm.conversion.output_folder import check_output
 
-    check_output(args.output, overwrite=args.overwrite, reads=args.source, is_file=True)
     checkpoint = converting.fairseq_stories(args.source, state)
     pretrained = None
     # fairseq's fusion checkpoint has the frozen weights, but not their dropout and heads
@@ -307,69 +283,20 @@ def _convert_stories(args: argparse.Namespace, state: Mapping[str, Any]) -> None
         pretrained = converting.fairseq_stories(path, read_foreign_checkpoint(path))
     if not args.data:
         raise UserError("--data DIR is needed: the new checkpoint carries its dictionaries.")
-    source, target = checkpoint.languages
-    files = (os.path.join(args.data, f"dict.{source}.txt"),)
-    files += (os.path.join(args.data, f"dict.{target}.txt"),)
-    dictionaries = converting.load_story_dictionaries(files, checkpoint.types, args.source)
+    source, target = (os.path.join(args.data, f"dict.{x}.txt") for x in checkpoint.languages)
+    dictionaries = converting.load_story_dictionaries(
+        (source, target), checkpoint.types, args.source
+    )
     result = converting.convert_stories(
-        checkpoint,
-        *dictionaries,
-        compat=args.compat or "released",
-        pretrained=pretrained,
+        checkpoint, *dictionaries, compat=args.compat or "released", pretrained=pretrained
     )
-    conversion = result.conversion
-    print(f"{args.source}: --arch {checkpoint.arch}, {checkpoint.num_updates} updates")
-    for line in _table(len(checkpoint.weights), conversion):
-        print(line)
-    # before the errors below, whose causes the table and the notes show
-    for note in result.notes:
-        print(f"note: {note}")
-    if result.state is None or conversion.unexpected:
-        raise UserError(
-            f"{args.source}: {len(conversion.missing)} tensors are missing, "
-            f"{len(conversion.unexpected)} have no place, and {len(conversion.mismatched)} have "
-            "other shapes than its options say."
-        )
     save_checkpoint(result.state, args.output)
-    parameters = sum(x.numel() for x in conversion.weights.values())
-    print(f"{args.output}: --arch {result.arch}, {parameters:,} parameters")
-    print(f"options: {' '.join(_flag(name, value) for name, value in result.options.items())}")
+    usage = [f"options: {_flags(result.options)}"]
     if result.frozen_options:
-        options = " ".join(_flag(name, value) for name, value in result.frozen_options.items())
-        print(f"frozen part: {options}")
-
-
-def _flag(name: str, value: Any) -> str:
-    # layers are Python expressions with spaces, which a shell would split
-    text = f"'{value}'" if " " in str(value) else value
-    return f"{flag(name)} {text}"
-
-
-def _table(num_tensors: int, conversion: Any) -> list[str]:
-    """Return a table with the numbers of read, converted, ... and mismatched tensors."""
-    left_out = conversion.left_out
-    lines = [
-        f"{'tensors':<12}{'number':>7}",
-        f"{'read':<12}{num_tensors:>7}",
-        f"{'converted':<12}{len(conversion.used):>7}  into {len(conversion.weights)} tensors",
-        f"{'left out':<12}{sum(map(len, left_out.values())):>7}",
-    ]
-    for reason, names in left_out.items():
-        lines += _first([f"  {name}: {reason}" for name in names])
-    for title in ("missing", "unexpected"):
-        names = getattr(conversion, title)
-        lines.append(f"{title:<12}{len(names):>7}")
-        lines += _first([f"  {name}" for name in names])
-    lines.append(f"{'mismatched':<12}{len(conversion.mismatched):>7}")
-    return lines + _first(
-        [
-            f"  {name}: {list(shape)} in the checkpoint, {list(expected)} by its options"
-            for name, shape, expected in conversion.mismatched
-        ]
+        usage.append(f"frozen part: {_flags(result.frozen_options)}")
+    return Converted(
+        f"--arch {checkpoint.arch}, {checkpoint.num_updates} updates",
+        result.notes,
+        f"--arch {result.arch}, {result.parameters:,} parameters",
+        usage,
     )
-
-
-def _first(lines: list[str]) -> list[str]:
-    # a model of 15 layers has hundreds of tensors
-    more = len(lines) - _LISTED
-    return lines[:_LISTED] + [f"  and {more} more"] * (more > 0)

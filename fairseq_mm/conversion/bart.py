@@ -28,11 +28,12 @@ from torch import Tensor
 
 from fairseq_mm.conversion.huggingface_folder import ConvertedPretrained, read_config, read_weights
 from fairseq_mm.conversion.new_checkpoint import (
+    check_tensors,
     checkpoint_state,
     complete_options,
     format_flags,
 )
-from fairseq_mm.conversion.output_folder import check_output, output_folder
+from fairseq_mm.conversion.output_folder import output_folder
 from fairseq_mm.data.input_files import read_json
 from fairseq_mm.data.output_file import library_errors
 from fairseq_mm.data.subwords import Subwords
@@ -64,7 +65,6 @@ SIZES = {
 RATES = {"dropout": 0.1, "attention_dropout": 0.0, "activation_dropout": 0.0}
 # fairseq's --activation-fn -> config.json's activation_function; gelu_new is the tanh approximation
 ACTIVATIONS = {"gelu": "gelu", "relu": "relu", "tanh": "tanh", "gelu_accurate": "gelu_new"}
-_LISTED = 3  # names in a message: a wrong folder would list hundreds
 _PREFIX = "model."
 # save_pretrained writes only the shared table, but older versions wrote every copy
 _SHARED_EMBEDDINGS = (
@@ -91,7 +91,7 @@ MASK = "<mask>"
 _FILLER = re.compile(r"madeupword\d+")
 
 
-def convert_bart(folder: str, output: str, *, overwrite: bool = False) -> ConvertedPretrained:
+def convert_bart(folder: str, output: str) -> ConvertedPretrained:
     """Convert Hugging Face's BART to fairseq's format, and return a summary of the conversion.
 
     Args:
@@ -99,9 +99,7 @@ def convert_bart(folder: str, output: str, *, overwrite: bool = False) -> Conver
             ``pytorch_model.bin``, ``vocab.json`` and ``merges.txt`` or ``tokenizer.json``.
         output: Folder to write: ``model.pt``, ``dict.txt``, ``encoder.json``, ``vocab.bpe``,
             ``subwords.json``.
-        overwrite: True to replace files of an existing folder.
     """
-    check_output(output, overwrite=overwrite, reads=folder)
     config = read_config(folder)
     path = os.path.join(folder, "config.json")
     # the config is checked first: reading the weights of a large model takes a minute
@@ -138,7 +136,7 @@ def convert_bart(folder: str, output: str, *, overwrite: bool = False) -> Conver
     changed = {name: x for name, x in options.items() if defaults.get(name) != x}
     # fairseq has three names for one table of embeddings
     parameters = sum(x.numel() for name, x in weights.items() if name not in EMBEDDINGS[1:])
-    return ConvertedPretrained(output, arch, changed, parameters, num_rows, notes)
+    return ConvertedPretrained(arch, changed, parameters, num_rows, notes)
 
 
 def _convert_config(config: Mapping[str, Any], path: str) -> tuple[dict[str, Any], str]:
@@ -188,11 +186,11 @@ def _rename(
         notes.append("The head that classifies texts is left out.")
         for name in head:
             del weights[name]
-    embeddings = share_embeddings(weights, _SHARED_EMBEDDINGS, folder)
+    embeddings = _share_embeddings(weights, folder)
     weights[EMBEDDINGS[0]] = embeddings
     # max_position_embeddings does not count the unused rows at the start of the tables
     source, target = (options[f"max_{x}_positions"] + FIRST_POSITION for x in ("source", "target"))
-    check_tensors(weights, options, (source, target), folder)
+    check_tensors(weights, _expected_shapes(options, len(embeddings), (source, target)), folder)
     return {**weights, **dict.fromkeys(EMBEDDINGS, embeddings)}
 
 
@@ -225,15 +223,11 @@ def _expected_shapes(
     return shapes
 
 
-def share_embeddings(weights: dict[str, Tensor], names: tuple[str, ...], path: str) -> Tensor:
-    """Remove all copies of the shared embeddings from ``weights``, and return one copy.
-
-    Args:
-        names: Names that the embeddings may have, at least one of which must be in ``weights``.
-    """
-    copies = {name: weights.pop(name) for name in names if name in weights}
+def _share_embeddings(weights: dict[str, Tensor], path: str) -> Tensor:
+    """Remove all copies of the shared embeddings from ``weights``, and return one copy."""
+    copies = {name: weights.pop(name) for name in _SHARED_EMBEDDINGS if name in weights}
     if not copies:
-        raise UserError(f"{path}: lacks {names[0]}.")
+        raise UserError(f"{path}: lacks {_SHARED_EMBEDDINGS[0]}.")
     first, *others = copies
     for name in others:
         if not torch.equal(copies[name], copies[first]):
@@ -242,36 +236,6 @@ def share_embeddings(weights: dict[str, Tensor], names: tuple[str, ...], path: s
                 "embeddings."
             )
     return copies[first]
-
-
-def check_tensors(
-    weights: Mapping[str, Tensor], options: Mapping[str, Any], positions: tuple[int, int], path: str
-) -> None:
-    """Check names and shapes of the tensors of a BART.
-
-    Args:
-        weights: Weights by fairseq's names; the shared embeddings only as
-            ``encoder.embed_tokens.weight``.
-        options: Options of fairseq's model.
-        positions: Numbers of position embeddings of encoder and decoder.
-    """
-    shapes = _expected_shapes(options, len(weights[EMBEDDINGS[0]]), positions)
-    found = {name: tuple(x.shape) for name, x in weights.items()}
-    for title, names in (
-        ("lacks", sorted(set(shapes) - set(found))),
-        ("has tensors that BART has not:", sorted(set(found) - set(shapes))),
-        (
-            "by the options, must have other shapes:",
-            [
-                f"{name} {found[name]}"
-                for name in shapes
-                if found.get(name, shapes[name]) != shapes[name]
-            ],
-        ),
-    ):
-        if names:
-            more = f" and {len(names) - _LISTED} more" if len(names) > _LISTED else ""
-            raise UserError(f"{path}: {title} {', '.join(names[:_LISTED])}{more}.")
 
 
 class BartVocabulary(NamedTuple):
@@ -296,60 +260,57 @@ def read_huggingface_vocabulary(folder: str, rows: int) -> BartVocabulary:
         folder: Folder with ``vocab.json`` and ``merges.txt``, or only ``tokenizer.json``.
         rows: Number of embeddings.
     """
-    pieces, merges, path = _read_tokenizer(folder)
-    by_row = {row: piece for piece, row in pieces.items()}
-    # fairseq's Dictionary has the four special symbols in fixed places, which are BART's
-    if (
-        any(pieces.get(word) != row for row, word in enumerate(SPECIAL))
-        or len(by_row) < len(pieces)
-        or any(row >= rows and piece != MASK for row, piece in by_row.items())
-    ):
+    try:
+        pieces, merges = _read_tokenizer(folder)
+        by_row = {row: piece for piece, row in pieces.items()}
+        # fairseq's Dictionary has the four special symbols in fixed places, which are BART's
+        if (
+            any(pieces.get(word) != row for row, word in enumerate(SPECIAL))
+            or len(by_row) < len(pieces)
+            or any(row >= rows and piece != MASK for row, piece in by_row.items())
+        ):
+            raise ValueError("a piece has no number of its own")
+    except (KeyError, TypeError, ValueError) as error:
         raise UserError(
-            f"{path}: must give each piece a number of its own below {rows}, the rows of the "
-            f"embeddings, and begin with {', '.join(SPECIAL)}, but does not."
-        )
+            f"{folder}: its tokenizer must be a BPE as BART's, which gives each piece a number of "
+            f"its own below {rows}, the rows of the embeddings, and begins with "
+            f"{', '.join(SPECIAL)}, but is not ({error})."
+        ) from None
     encoder = _numbers(merges, by_row)
     return BartVocabulary(_symbols(by_row, rows, encoder), encoder, merges)
 
 
-def _read_tokenizer(folder: str) -> tuple[dict[str, int], list[tuple[str, str]], str]:
+def _read_tokenizer(folder: str) -> tuple[dict[str, int], list[tuple[str, str]]]:
     """Read a tokenizer in Hugging Face's format."""
     vocabulary, merges, whole = (
         os.path.join(folder, name) for name in ("vocab.json", "merges.txt", "tokenizer.json")
     )
     if os.path.isfile(vocabulary) and os.path.isfile(merges):
-        pieces = dict(_check_pieces(read_json(vocabulary), vocabulary))
+        pieces = dict(read_json(vocabulary))
         # tokens of tokenizer.add_tokens are in a file of their own
         added = os.path.join(folder, "added_tokens.json")
         if os.path.isfile(added):
-            pieces.update(_check_pieces(read_json(added), added))
+            pieces.update(read_json(added))
         with open(merges, encoding="utf-8-sig", newline="\n") as file:
             lines = [line.rstrip("\r") for line in file.read().split("\n")]
         start = 1 if lines[0].startswith("#version") else 0
-        pairs = [_check_pair(line.split(" "), merges) for line in lines[start:] if line]
-        return pieces, pairs, vocabulary
+        pairs = [_pair(line.split(" ")) for line in lines[start:] if line]
+        return pieces, pairs
     content = read_json(whole)  # which needs no vocab.json and merges.txt
-    model = content.get("model") if isinstance(content, dict) else None
-    if not isinstance(model, dict) or model.get("type") != "BPE":
-        raise UserError(f"{whole}: must be a BPE, as BART's, but is not.")
-    pieces = dict(_check_pieces(model.get("vocab"), whole))
+    model = content["model"]
+    if model["type"] != "BPE":
+        raise ValueError(f"{whole} is {model['type']}")
+    pieces = dict(model["vocab"])
     for token in content.get("added_tokens") or []:
         pieces[token["content"]] = token["id"]
     # tokenizers 0.20 and newer write a merge as a list, older versions as a text
     merges_of_file = (x.split(" ") if isinstance(x, str) else x for x in model.get("merges") or [])
-    return pieces, [_check_pair(x, whole) for x in merges_of_file], whole
+    return pieces, [_pair(x) for x in merges_of_file]
 
 
-def _check_pieces(pieces: Any, path: str) -> dict[str, int]:
-    if not isinstance(pieces, dict) or not all(type(x) is int for x in pieces.values()):
-        raise UserError(f'{path}: must have pieces as {{"piece": number, ...}}, but has not.')
-    return pieces
-
-
-def _check_pair(parts: Sequence[str], path: str) -> tuple[str, str]:
-    if len(parts) != 2 or not all(parts):
-        raise UserError(f"{path}: a merge must be two pieces, but is {' '.join(parts)!r:.80}.")
-    return parts[0], parts[1]
+def _pair(parts: Sequence[str]) -> tuple[str, str]:
+    first, second = parts
+    return first, second
 
 
 def _numbers(merges: list[tuple[str, str]], by_row: dict[int, str]) -> dict[str, int]:

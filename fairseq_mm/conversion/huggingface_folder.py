@@ -20,7 +20,6 @@ class ConvertedPretrained:
     """Summary of a conversion of BART or T5 from Hugging Face's format.
 
     Attributes:
-        folder: Folder that was written.
         arch: fairseq's ``--arch`` for the model.
         options: Options of fairseq's model that differ from the defaults of ``arch``.
         parameters: Number of weights.
@@ -28,7 +27,6 @@ class ConvertedPretrained:
         notes: Assumptions and omissions of the conversion, one sentence each.
     """
 
-    folder: str
     arch: str
     options: dict[str, Any]
     parameters: int

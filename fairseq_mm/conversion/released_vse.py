@@ -17,21 +17,31 @@ gate u. This is PyTorch's GRU without the biases of its recurrent products.
 
 import os
 import zipfile
-from collections.abc import Iterable, Mapping, Sequence
+from argparse import Namespace
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Optional
 
 import numpy as np
 import torch
+from fairseq.data import Dictionary
+from fairseq.models import ARCH_MODEL_REGISTRY
 from torch import Tensor
 
 from fairseq_mm.conversion.foreign_checkpoint import read_plain_pickle, repaired_text
-from fairseq_mm.conversion.new_checkpoint import checkpoint_state, format_flags
-from fairseq_mm.conversion.output_folder import check_output, output_folder
+from fairseq_mm.conversion.new_checkpoint import (
+    check_tensors,
+    checkpoint_state,
+    complete_options,
+    config_defaults,
+    format_flags,
+)
+from fairseq_mm.conversion.output_folder import output_folder
 from fairseq_mm.data.caption_text import RESERVED_TOKENS
 from fairseq_mm.data.numpy_files import DAMAGE, load_numpy, read_member
 from fairseq_mm.data.output_file import library_errors
+from fairseq_mm.data.story_text import SEPARATOR
 from fairseq_mm.errors import UserError
 from fairseq_mm.extract.extractor import build_extractor
 from fairseq_mm.models._provenance import STATE_KEY, Provenance
@@ -109,22 +119,11 @@ def read_released_vse(path: str) -> ReleasedModel:
     names = ("Wemb", *_IMAGE, *(_GRU if kind == "gru" else ()))
     loaded: Any = load_numpy(Path(path))
     with loaded as archive:
-        check_names(archive.files, names, path)
+        unexpected = set(archive.files).difference(names)
+        if unexpected:
+            raise UserError(f"{path}: has no place for {', '.join(sorted(unexpected))}.")
         arrays = {x: read_member(archive, Path(path), x).astype(np.float32) for x in names}
-    V, E = num_rows_and_columns(arrays["Wemb"])
-    D, K = num_rows_and_columns(arrays["ff_image_W"])
-    expected = {"Wemb": (V, E), "ff_image_W": (D, K), "ff_image_b": (K,)}
-    if kind == "gru":
-        expected.update(encoder_W=(E, 2 * K), encoder_b=(2 * K,), encoder_U=(K, 2 * K))
-        expected.update(encoder_Wx=(E, K), encoder_bx=(K,), encoder_Ux=(K, K))
-    else:  # the sum of word vectors has as many dimensions as the images
-        expected.update(Wemb=(V, K))
-    check_shapes(arrays, expected, path)
-    for name, size in (("n_words", V), ("dim_word", E), ("dim_image", D), ("dim", K)):
-        value = options.get(name, size)
-        # only numbers: a comparison with an array has no truth value
-        if not isinstance(value, (int, float, np.number)) or not bool(value == size):
-            raise UserError(f"{path}.pkl: `{name}` is {options[name]}, but {path} has {size}.")
+    (V, E), K = arrays["Wemb"].shape, len(arrays["ff_image_b"])
     notes: list[str] = []
     by_number = _read_dictionary(f"{path}.dictionary.pkl", V, notes)
     rows, words = known_words(by_number, notes)
@@ -217,34 +216,6 @@ def word_table(
     return torch.cat([torch.stack(special), words])
 
 
-def check_names(names: Iterable[str], expected: Iterable[str], path: str) -> None:
-    """Check that the tensors of a file have exactly the expected names."""
-    missing, unexpected = sorted({*expected} - {*names}), sorted({*names} - {*expected})
-    if missing or unexpected:
-        parts = [f"has no {', '.join(missing)}"] if missing else []
-        parts += [f"has {', '.join(unexpected)}, for which there is no place"] if unexpected else []
-        raise UserError(f"{path}: is no model that can be converted: it {' and '.join(parts)}.")
-
-
-def check_shapes(
-    tensors: Mapping[str, Any], expected: Mapping[str, tuple[int, ...]], path: str
-) -> None:
-    """Check the shapes of the tensors or arrays of a file."""
-    for name, shape in expected.items():
-        actual = tuple(tensors[name].shape)
-        if actual != shape:
-            raise UserError(f"{path}: {name} must be {list(shape)}, but is {list(actual)}.")
-
-
-def num_rows_and_columns(matrix: Any) -> tuple[int, int]:
-    """Return the numbers of rows and columns of a tensor or an array.
-
-    Missing dimensions count as 0, so that :func:`check_shapes` refuses a tensor that is no matrix.
-    """
-    rows, columns = (*matrix.shape, 0, 0)[:2]
-    return rows, columns
-
-
 def format_words(words: Sequence[str]) -> str:
     """Return the first three words of a list and the number of further words, for a message."""
     shown = ", ".join(map(repr, words[:_NAMED]))
@@ -285,37 +256,13 @@ def _convert_gru(arrays: Mapping[str, np.ndarray]) -> dict[str, Tensor]:
     }
 
 
-@dataclass
-class ConvertedModel:
-    """Summary of the conversion of a released model.
-
-    Attributes:
-        folder: Folder that was written.
-        released: Released model that was converted.
-        parameters: Number of weights in the new checkpoint.
-        feature_dim: Dimension of the image features that the model reads.
-    """
-
-    folder: str
-    released: ReleasedModel
-    parameters: int
-    feature_dim: int
-
-
-def convert_released(
-    released: ReleasedModel, output: str, *, overwrite: bool = False
-) -> ConvertedModel:
-    """Write a checkpoint of a released model to a folder, and return a summary of the conversion.
-
-    Args:
-        released: Released model, whose weights have the names of this package already.
-        output: Folder to write.
-        overwrite: True to replace files of an existing folder.
-    """
-    check_output(output, overwrite=overwrite, reads=released.path)
+def convert_released(released: ReleasedModel, output: str) -> tuple[int, int]:
+    """Write a checkpoint of a released model to the folder ``output``; return the number of its
+    weights, and the dimension of the image features that it reads."""
     # torch.save would write the whole memory behind each slice and keep transposed layouts
     weights = {name: x.contiguous() for name, x in released.weights.items()}
     feature_dim = weights[released.image_weight].size(1)
+    check_tensors(weights, build_untrained(released, feature_dim), released.path)
     flags = format_flags({**released.options, **released.criterion})
     arguments = [".", "--task", released.task, "--arch", released.arch]
     arguments += ["--criterion", released.criterion_name, *flags]
@@ -332,7 +279,27 @@ def convert_released(
         with open(os.path.join(partial, DICTIONARY), "w", encoding="utf-8", newline="\n") as file:
             # the format wants counts, which the released files lack; only the order matters
             file.writelines(f"{word} 1\n" for word in released.words)
-    return ConvertedModel(output, released, sum(x.numel() for x in weights.values()), feature_dim)
+    return sum(x.numel() for x in weights.values()), feature_dim
+
+
+def build_untrained(released: ReleasedModel, feature_dim: int) -> dict[str, Tensor]:
+    """Return the state dict of an untrained model of this package with the released options."""
+    model = ARCH_MODEL_REGISTRY[released.arch]
+    # fairseq's registry sets __dataclass on the class of a model
+    options = complete_options(released.arch, released.options)
+    cfg = Namespace(**{**config_defaults(model.__dataclass), **options})
+    dictionary = Dictionary()
+    for word in released.words:
+        dictionary.add_symbol(word)
+    task = Namespace(
+        target_dictionary=dictionary,
+        separator_index=dictionary.index(SEPARATOR),
+        feature_dim=feature_dim,
+        feature_attributes={},
+        rows_per_image=released.rows_per_image,
+    )
+    state = model.build_model(cfg, task).state_dict()
+    return {name: x for name, x in state.items() if not name.endswith("_extra_state")}
 
 
 def _write_network(released: ReleasedModel, path: str, feature_dim: int) -> dict[str, Any]:

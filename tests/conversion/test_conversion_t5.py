@@ -221,9 +221,6 @@ def test_checkpoint_carries_dictionary_and_subwords(pieces, tmp_path):
     assert "dropout" not in converted.options  # as by default
     assert converted.parameters == sum(x.numel() for x in model.parameters())
     assert converted.notes == []
-    with pytest.raises(UserError, match="--overwrite replaces"):
-        convert_t5(str(folder), str(tmp_path / "fairseq"))
-    convert_t5(str(folder), str(tmp_path / "fairseq"), overwrite=True)
 
 
 def test_weights_that_find_no_room_are_reported_in_one_line(pieces, tmp_path, monkeypatch):
@@ -353,19 +350,19 @@ MISTAKES = {
     ),
     "sizes that cannot be": (
         lambda folder: change_config(folder, relative_attention_num_buckets=6),
-        r"--relative-buckets must be a multiple of 4 .*, but is 6\.$",
+        r"--relative-buckets must be a multiple of 4\b.*, but is 6\.$",
     ),
     "other sizes": (
         lambda folder: change_config(folder, d_ff=20),
-        r"DenseReluDense\.\w+\.weight must have finite numbers and, .* the shape \(\d+, \d+\); its",
+        r"has other shapes than its options say: \S+ \[\d+, \d+\] in place of \[\d+, \d+\]",
     ),
     "more layers": (
         lambda folder: change_config(folder, num_layers=4),
-        r"lacks encoder\.block\.3\.layer\.0\.layer_norm\.weight, \S+ and 6 more tensors\.$",
+        r"lacks encoder\.layers\.3\.\S+, \S+, \S+ and \d more\.$",
     ),
     "fewer layers": (
         lambda folder: change_config(folder, num_layers=2),
-        r"has, against its config\.json, encoder\.block\.2\.\S+, \S+ and 6 more tensors\.$",
+        r"has no place for encoder\.block\.2\.\S+, \S+, \S+ and \d more\.$",
     ),
     "no embedding": (
         lambda folder: change_weights(folder, lambda x: x.pop("shared.weight")),
@@ -379,7 +376,7 @@ MISTAKES = {
     ),
     "numbers that are none": (
         lambda folder: change_weights(folder, lambda x: x[WI].fill_(float("nan"))),
-        r"DenseReluDense\.wi\.weight must have finite numbers",
+        r"has NaN or infinite numbers in encoder\.layers\.1\.feed_forward\.inner_proj\.weight",
     ),
 }
 
