@@ -194,7 +194,7 @@ def compute_scores(
     """
     from fairseq_mm.cli.score import compare, score_systems, split_metrics
     from fairseq_mm.data.elapsed_time import elapsed_time
-    from fairseq_mm.metrics.result_card import allows_unk
+    from fairseq_mm.metrics.hypotheses import allows_unk
 
     metrics, figures = split_metrics(args.metrics, METRICS)
     ids = list(systems[0].texts)

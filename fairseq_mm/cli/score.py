@@ -35,9 +35,10 @@ from fairseq_mm.generation.defaults import SEED
 from fairseq_mm.metrics.bootstrap import interval, p_value, resampled
 from fairseq_mm.metrics.coco_results import coco_results
 from fairseq_mm.metrics.copying import CopiedRun, CopiedRuns
+from fairseq_mm.metrics.hypotheses import allows_unk
 from fairseq_mm.metrics.meteor import TASKS
 from fairseq_mm.metrics.perplexity import perplexity_rows, read_log_probabilities
-from fairseq_mm.metrics.result_card import allows_unk, result_card
+from fairseq_mm.metrics.result_card import result_card
 from fairseq_mm.metrics.score_rows import FIRST_WORDS, Row, TokenizedItems, format_figure
 from fairseq_mm.metrics.text_scores import METRICS as TEXT_METRICS
 from fairseq_mm.metrics.text_scores import Metric, names_of_figures, score_texts

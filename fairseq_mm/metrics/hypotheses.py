@@ -20,7 +20,7 @@ _SCORES_REFERENCES = re.compile(r"(?:'score_reference': |\bscore_reference=)(Tru
 _N_BEST = re.compile(r"(?:'nbest': |\bnbest=)([0-9]{1,9})")
 # lines of commands that log the options of generation, but generate nothing
 _OTHER_LOGS = re.compile(r"^.*\bfairseq_cli\.(?!generate\b).*$", re.MULTILINE)
-LOGGED_SETTINGS = re.compile(
+_LOGGED_SETTINGS = re.compile(
     r"^.*\| INFO \| fairseq_cli\.generate \| (\{.*|Namespace\(.*)$", re.MULTILINE
 )
 # Settings that decide fairseq-generate's texts, as its log names them; the last six are the tasks'.
@@ -35,6 +35,8 @@ _SETTINGS = """
 _DECODING = tuple(_SETTINGS.split())
 # without the split: a run of another split is refused where the caller knows the split
 _OF_ONE_RUN = [name for name in (*_DECODING, "data") if name != "gen_subset"]
+# the log is at the head of the file, which may have gigabytes of texts
+_LOG_CHARACTERS = 1 << 18
 # shorter runs may equal their targets by chance
 _LEAST_REPEATED = 10
 
@@ -292,6 +294,31 @@ def read_settings(log: str, names: Iterable[str] = _DECODING) -> dict[str, objec
     return settings
 
 
+def decoding_settings(path: str) -> dict[str, object]:
+    """Read the decoding settings of a file of generated texts, by name; empty if it has none.
+
+    fairseq-generate logs its settings at the head of its output; a JSONL file of fairseq-mm's
+    commands has them in the field ``options`` of its first line.
+    """
+    with open(path, encoding="utf-8", errors="replace") as file:
+        head = file.read(_LOG_CHARACTERS)
+    if not head.lstrip().startswith("{"):
+        return next(map(read_settings, _LOGGED_SETTINGS.findall(head)), {})
+    try:
+        entry = parse_json(head.lstrip().split("\n", 1)[0])
+    except ValueError:
+        return {}
+    options = entry.get("options") if isinstance(entry, dict) else None
+    return options if isinstance(options, dict) else {}
+
+
+def allows_unk(path: str) -> Optional[bool]:
+    """Return True if the model was allowed to generate ``<unk>`` in a file's texts, False if not;
+    None if the file does not say so."""
+    value = decoding_settings(path).get("allow_unk")
+    return value if isinstance(value, bool) else None
+
+
 def find_splits(text: str) -> list[str]:
     """Return the names of the splits in the log of fairseq-generate, each once."""
     return list(dict.fromkeys(_SPLIT.findall(_OTHER_LOGS.sub("", text))))
@@ -349,7 +376,7 @@ def parse_generated(path: str, text: str) -> GeneratedOutput:
 
 def _check_logs_agree(path: str, text: str) -> None:
     first: dict[str, tuple[int, object]] = {}
-    for match in LOGGED_SETTINGS.finditer(text):
+    for match in _LOGGED_SETTINGS.finditer(text):
         file_line = text.count("\n", 0, match.start()) + 1
         for name, value in read_settings(match[1], _OF_ONE_RUN).items():
             first_line, expected = first.setdefault(name, (file_line, value))

@@ -6,14 +6,12 @@ from datetime import datetime, timezone
 from importlib import metadata
 from typing import Optional
 
-from fairseq_mm.data.input_files import file_digest, parse_json
-from fairseq_mm.metrics.hypotheses import LOGGED_SETTINGS, read_settings
+from fairseq_mm.data.input_files import file_digest
+from fairseq_mm.metrics.hypotheses import decoding_settings
 
 _PACKAGES = ("fairseq", "fairseq-fixed", "torch", "numpy", "pycocoevalcap", "sacrebleu")
 # hashing a larger file, such as a feature store of video frames, would take longer than scoring
 _HASHED_BYTES = 4 << 30
-# the log is at the head of the file, which may have gigabytes of texts
-_LOG_CHARACTERS = 1 << 18
 
 
 def file_hash(path: str) -> dict[str, object]:
@@ -27,31 +25,6 @@ def file_hash(path: str) -> dict[str, object]:
     except OSError as error:
         return {"path": path, "missing": error.strerror or str(error)}
     return entry
-
-
-def decoding_settings(path: str) -> dict[str, object]:
-    """Read the decoding settings of a file of generated texts, by name; empty if it has none.
-
-    fairseq-generate logs its settings at the head of its output; a JSONL file of fairseq-mm's
-    commands has them in the field ``options`` of its first line.
-    """
-    with open(path, encoding="utf-8", errors="replace") as file:
-        head = file.read(_LOG_CHARACTERS)
-    if not head.lstrip().startswith("{"):
-        return next(map(read_settings, LOGGED_SETTINGS.findall(head)), {})
-    try:
-        entry = parse_json(head.lstrip().split("\n", 1)[0])
-    except ValueError:
-        return {}
-    options = entry.get("options") if isinstance(entry, dict) else None
-    return options if isinstance(options, dict) else {}
-
-
-def allows_unk(path: str) -> Optional[bool]:
-    """Return True if the model was allowed to generate ``<unk>`` in a file's texts, False if not;
-    None if the file does not say so."""
-    value = decoding_settings(path).get("allow_unk")
-    return value if isinstance(value, bool) else None
 
 
 def result_card(

@@ -154,14 +154,6 @@ def test_an_empty_caption_counts_0(score, models, photos, tmp_path):
     assert rows["clipscore"]["note"] == "3 empty texts count 0"
 
 
-def test_systems_are_compared_by_item(score, models, photos, tmp_path):
-    other = write_lines(tmp_path / "others.jsonl", "caption", {**OTHERS, "c.jpg": TEXTS["c.jpg"]})
-    arguments = ("--metrics", "refclipscore", "--clip-model", models / "clip")
-    status, _, printed, _ = score(*arguments, "--images", photos, "--compare", other)
-    assert status == 0
-    assert printed.split("refclipscore")[-1].count("[") == 1  # an interval of the difference
-
-
 def naive_bertscore(folder, layer, hypothesis, reference):
     """Precision, recall and F1 of a pair: every product of two tokens, and all hidden states."""
     model = transformers.AutoModel.from_pretrained(folder).eval()

@@ -90,17 +90,3 @@ def test_the_signature_says_what_was_searched_and_resampling_gives_an_interval(s
     assert "|tok:wp|case:mixed|punct:yes|run:contiguous|training:16-words|" in copied["signature"]
     assert copied["interval"][0] < copied["value"] < copied["interval"][1]
     assert "2 to 4" in out
-
-
-def test_two_systems_are_compared_over_the_stories_that_both_have(score, write, data):
-    first = write("a.jsonl", stories_file(STORIES))
-    second = write("b.jsonl", stories_file({"10": "nobody", "2": "nobody said"}))
-    status, result, _, _ = score(first, "--data", data, "--compare", second, "--bootstrap", 20)
-    assert status == 0
-    compared = {entry["metric"]: entry["values"] for entry in result["comparison"]}
-    assert compared["copied_words"] == [3.0, 0.5]
-    assert {(e["scored"], e["expected"]) for e in result["scores"]} == {(2, 3)}
-    other = write("c.jsonl", stories_file({"7": "x"}))
-    status, _, _, err = score(first, "--data", data, "--compare", other)
-    assert status == 2
-    assert "c.jsonl: have no item in common." in err

@@ -125,13 +125,6 @@ def test_plain_text_on_both_sides(score, data, tmp_path):
     check_rouge(figures(result))
 
 
-def test_numbered_items_are_written_in_the_order_of_their_numbers(score, tmp_path):
-    (tmp_path / "t.txt").write_text("".join(f"word {i}\n" for i in range(12)))
-    score("t.txt", "--references", "t.txt", "--metrics", "rouge", "--per-item", "items.jsonl")
-    lines = (tmp_path / "items.jsonl").read_text().splitlines()
-    assert [json.loads(line)["id"] for line in lines] == [str(i) for i in range(12)]
-
-
 def test_without_a_folder_there_are_no_rows_of_transcripts_unless_they_are_asked_for(
     score, tmp_path
 ):
@@ -142,19 +135,6 @@ def test_without_a_folder_there_are_no_rows_of_transcripts_unless_they_are_asked
     _, result, _, _ = score("g.txt", "--references", "r.jsonl", "--metrics", metrics)
     notes = {e["metric"]: e.get("note") for e in result["scores"]}
     assert notes["novel4"] == "needs --data with transcripts"
-
-
-def test_best_of_several_references_counts_and_the_signature_says_so(score, data, tmp_path):
-    lines = [
-        json.dumps({"id": key, "references": ["nothing alike", text]}) + "\n"
-        for key, text in REFERENCES.items()
-    ]
-    (tmp_path / "r.jsonl").write_text("".join(lines))
-    (tmp_path / "g.txt").write_text(generated(TEXTS))
-    arguments = ("g.txt", "--data", data, "--references", "r.jsonl", "--metrics", "rouge")
-    _, result, _, _ = score(*arguments)
-    check_rouge(figures(result))
-    assert "|refs:2|tok:none|case:mixed|punct:yes|best:of-refs|" in result["scores"][0]["signature"]
 
 
 def published(score, shared_data, name, *arguments):

@@ -4,7 +4,6 @@ import csv
 import html
 import io
 import re
-from html.parser import HTMLParser
 
 import pytest
 from annotation.answers import read_answers
@@ -90,34 +89,6 @@ def test_the_csv_has_what_a_question_shows_in_one_line(pairing, preference):
     assert header == "question,story_1,story_2"
 
 
-class Form(HTMLParser):
-    """Text and choices of a form."""
-
-    def __init__(self, page):
-        super().__init__()
-        self.choices, self.open, self.text = {}, [], ""
-        self.feed(page)
-        assert self.open == []
-
-    def handle_starttag(self, tag, attributes):
-        attributes = dict(attributes)
-        if tag not in ("br", "input"):
-            self.open.append(tag)
-        if tag == "select":
-            assert "required" in attributes
-            self.name = attributes["name"]
-            self.choices[self.name] = []
-        if tag == "option":
-            self.choices[self.name].append(attributes["value"])
-
-    def handle_endtag(self, tag):
-        assert self.open.pop() == tag
-
-    def handle_data(self, data):
-        assert self.open[:1] in (["script"], ["crowd-form"])
-        self.text += data
-
-
 @pytest.mark.parametrize("task", ["pairing", "preference"])
 def test_the_template_is_filled_from_the_csv(task, request, tmp_path):
     questions = request.getfixturevalue(task)
@@ -126,17 +97,12 @@ def test_the_template_is_filled_from_the_csv(task, request, tmp_path):
     fields = re.findall(r"\$\{(\w+)\}", template)
     assert sorted(fields) == sorted({*rows[0]} - {"question"})  # each once
     columns = answer_columns(task)
+    allowed = ["A", "B", "C"] if task == "pairing" else ["1", "2"]
+    for name in columns:
+        (choices,) = re.findall(rf'<select name="{name}" required.*?</select>', template, re.DOTALL)
+        assert re.findall(r'value="(.*?)"', choices) == ["", *allowed]
     answers = [["WorkerId", "Input.question", *(f"Answer.{x}" for x in columns)]]
-    for row, question in zip(rows, questions):
-        page = re.sub(r"\$\{(\w+)\}", lambda match, row=row: row[match[1]], template)
-        form = Form(page)
-        for text in (*question.prompts, *question.stories):
-            shown = html.unescape(as_html(text).replace("<br>", ""))
-            assert shown in form.text
-        assert [*form.choices] == columns
-        allowed = ["A", "B", "C"] if task == "pairing" else ["1", "2"]
-        assert all(values == ["", *allowed] for values in form.choices.values())
-        answers.append(["w", row["question"], *allowed[: len(columns)]])
+    answers += [["w", row["question"], *allowed[: len(columns)]] for row in rows]
     path = tmp_path / "answers.csv"
     with open(path, "w", newline="") as file:
         csv.writer(file).writerows(answers)

@@ -6,11 +6,8 @@ import random
 
 import pytest
 import study as study_program
-from study import SHEETS
 
 from fairseq_mm.cli.script import run_script
-from fairseq_mm.data.output_file import output_file
-from fairseq_mm.errors import UserError
 
 
 @pytest.fixture
@@ -127,26 +124,3 @@ def test_preference_from_stories_to_figures(stories, study, tmp_path):
     assert 0 < result["left_side"] < 1
     assert "a is preferred to b: 83.3% [" in out
     assert "sign test p = 0.289" in out
-
-
-@pytest.mark.parametrize("previous", [False, True])
-def test_a_full_disk_leaves_no_sheet_without_its_key(
-    monkeypatch, stories, study, tmp_path, previous
-):
-    folder = tmp_path / "s"
-    command = ("pairing", "--stories", stories("a.jsonl", 9), "--count", 3, "--output", folder)
-    if previous:
-        assert study(*command, "--seed", 2)[0] == 0
-
-    def write(path, **options):
-        if path.name == "questions.csv":
-            raise UserError(f"{path}: cannot be written (No space left on device).")
-        return output_file(path, **options)
-
-    with monkeypatch.context() as context:
-        context.setattr("study.output_file", write)
-        assert study(*command, "--overwrite")[0] == 2
-    assert not (folder / "questions.csv").exists()
-    assert not (folder / "questions.html").exists()
-    assert study(*command)[0] == 0
-    assert {path.name for path in folder.iterdir()} == {"key.json", *SHEETS}

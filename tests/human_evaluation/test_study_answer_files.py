@@ -3,8 +3,6 @@
 import pytest
 from annotation.answers import read_answers
 
-from fairseq_mm.errors import UserError
-
 PAIRING = {
     "task": "pairing",
     "systems": {"x": "x.jsonl"},
@@ -69,22 +67,3 @@ def test_of_two_answers_of_one_annotator_the_first_counts(write):
     assert answers[0].values == ("A", "B", "C")
     assert len(answers) == 2
     assert left_out == [f"{second}:3: j1 answered q1 before ({first}:2)"]
-
-
-def test_files_without_any_answer_are_refused(write, tmp_path):
-    with pytest.raises(UserError, match=r"no answer counts; the files have none\."):
-        read_answers([write(HEADER)], PAIRING)
-    with pytest.raises(UserError, match=r"no answer counts; .*:2: q9 is no question"):
-        read_answers([write(HEADER + "j,q9,A,B,C\n")], PAIRING)
-    with pytest.raises(
-        UserError,
-        match=r":1: must have the columns annotator, question, .*\(or Answer.story_3 for sto",
-    ):
-        read_answers([write("judge,question,story_1,story_2\n")], PAIRING)
-    with pytest.raises(UserError, match=r"\(or WorkerId, judge for annotator\), but has none\."):
-        read_answers([write("")], PAIRING)
-    with pytest.raises(UserError, match=r"absent: cannot be read \(No such file or directory\)"):
-        read_answers([str(tmp_path / "absent")], PAIRING)
-    (tmp_path / "latin").write_bytes(b"judge\xe9")
-    with pytest.raises(UserError, match="latin: must be UTF-8 text, but is not"):
-        read_answers([str(tmp_path / "latin")], PAIRING)

@@ -2,7 +2,6 @@
 damaged, outdated, or cannot be written."""
 
 import gzip
-import logging
 import os
 import sys
 import types
@@ -105,11 +104,6 @@ def test_tables_are_those_of_the_files(package, is_cached):
     assert found.lengths.tolist() == [1, 2, 3, 1, 1, 2, 3, 1, 1, 1, 1]
 
 
-def test_phrases_end_with_their_text(package):
-    _, paraphrases = phrases_of(load_tables(), "so as", "to", "in order", "to")
-    assert paraphrases == {}
-
-
 def test_the_cache_is_read_if_it_is_whole(package, compilations):
     load_tables()
     assert cache_path().parent.name == "fairseq_mm"
@@ -146,16 +140,6 @@ def test_a_cache_of_other_tables_or_of_another_format_is_compiled_again(
     monkeypatch.setattr(_meteor_tables, "FORMAT", 0)
     load_again()
     assert len(compilations) == 3
-
-
-def test_a_cache_that_cannot_be_written_is_one_warning(package, compilations, tmp_path, caplog):
-    (tmp_path / "cache").write_text("a file in place of the folder")
-    with caplog.at_level(logging.WARNING):
-        assert load_tables().synsets("geese") == {3}
-    assert len(caplog.records) == 1
-    assert "METEOR's compiled tables cannot be kept here" in caplog.text
-    load_again()
-    assert len(compilations) == 2
 
 
 def test_damaged_files_of_the_package_are_one_line(package):

@@ -3,7 +3,8 @@
 import hashlib
 import json
 
-from fairseq_mm.metrics.result_card import decoding_settings, result_card
+from fairseq_mm.metrics.hypotheses import decoding_settings
+from fairseq_mm.metrics.result_card import result_card
 
 
 def test_the_card_names_the_files_that_were_used(tmp_path):

@@ -76,12 +76,3 @@ def test_labels_of_words_at_one_place_do_not_cover_each_other():
     for i, (left, right, ground) in enumerate(boxes):
         for other_left, other_right, other_ground in boxes[:i]:
             assert left >= other_right or other_left >= right or abs(ground - other_ground) >= 9
-
-
-def test_a_word_at_the_edge_keeps_its_label_inside():
-    words = ("w" * 40, "v" * 40)
-    svg = svg_of([PlotPoint(word, x, 0, True) for x, word in enumerate(words)])
-    width = float(svg.get("viewBox").split()[2])
-    for left, right, _ in labels_of(svg, words):
-        assert left >= 0
-        assert right <= width

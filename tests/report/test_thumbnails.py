@@ -31,11 +31,6 @@ def test_images_are_made_small_and_never_larger(folder):
     assert opened(thumbnails.data_uri("sub/cat.jpg")).size == (20, 30)
 
 
-def test_images_are_found_by_path_name_and_stem(folder):
-    thumbnails = Thumbnails([str(folder)], side=100)
-    assert all(key in thumbnails for key in ("sub/cat.jpg", "cat.jpg", "cat", "dog.png"))
-
-
 def test_a_name_that_two_images_have_stands_for_none(folder):
     thumbnails = Thumbnails([str(folder)], side=100)
     assert "dog" not in thumbnails  # dog.png and sub/dog.jpg
