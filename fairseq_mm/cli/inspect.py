@@ -3,34 +3,15 @@ as a page.
 
   fairseq-mm inspect DATA --checkpoint conv_story_fusion --html story.html
   fairseq-mm inspect told.jsonl --checkpoint transtory_full
-  fairseq-mm inspect DATA --checkpoint glac_non_local --lines 1,5 --html a.html
   fairseq-mm inspect DATA --checkpoint vg_bart --gates --html gates.html
 
 SOURCE is a data folder, or a file written by `fairseq-mm tell --jsonl`. Without
---html the JSON goes to standard output.
-
-Stories of prompts have an object for each word: its log-probability; the
-gates g1 (of the model in training) and g2 (of the pretrained model), averaged
-over the feature dimension (Fan et al. 2018, Figure 8); its attention to each
-word of the prompt, averaged over layers and heads; and for each layer and head
-of self-attention the weight of the zero slot (an additional position whose key
-and value are zeros) and the mean distance, in words, to the attended words.
-
-Each visual story has one object. For each word, it has the log-probability and
-image_weights, the attention to the five images (transtory_full, averaged over
-the heads of the last layer; Li et al. 2020, Figure 5), or slice_weights, the
-attention to the vectors (slices) that are computed from the image's feature
-vector (glac_decoder_attention). For a model with a non-local block
-(glac_non_local), the object also has, for the position of each image's grid whose
-similarities vary most, the five positions that are most similar to it (Li et al.
-2020, Figure 4); the page draws arrows to them.
-
-Summaries of videos have an object for each line of the split: the weights of
-the frames for each word of the transcript or of the summary, averaged over heads
-and layers. With --gates they have an object for each video: its forget gate
-score, the mean of the gate over the text's tokens and the feature dimension
-(Yu et al. 2021, section 5.4). The page then has a histogram of the scores
-(Figure 3 there), and lists the videos without a transcript (Table 6 there).
+--html the JSON goes to standard output. Stories of prompts have an object for
+each word: log-probability, gates, attention to the prompt and to the story so
+far (Fan et al. 2018, Figure 8). Each visual story has one object, with attention
+to images or slices and similarities of grid positions (Li et al. 2020, Figures 4
+and 5). Summaries have the attention to frames of each line or, with --gates, the
+forget gate score of each video (Yu et al. 2021, section 5.4).
 """
 
 import argparse

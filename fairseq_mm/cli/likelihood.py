@@ -120,8 +120,7 @@ def build_card(
 ) -> dict[str, Any]:
     """Return the description of a run for its JSON result: command, options, hashes, versions.
 
-    ``files`` are the paths of the files that are hashed, by their labels. ``options`` are the names
-    of the options that are recorded beside ``--split``, ``--seed`` and ``--precision``.
+    ``files`` are the paths of the hashed files by label, ``options`` further recorded options.
     """
     from fairseq_mm.metrics.result_card import result_card
 
@@ -136,10 +135,7 @@ def build_card(
 
 
 def name_output(files: Sequence[str], split: str) -> str:
-    """Return the default output folder, ``CHECKPOINT.rank-SPLIT``.
-
-    If ``files`` has several checkpoints, the name also contains their number.
-    """
+    """Return the default output folder, ``CHECKPOINT.rank-SPLIT``; ``+N`` for N more."""
     others = f"+{len(files) - 1}" if len(files) > 1 else ""
     return f"{os.path.splitext(files[0])[0]}{others}.rank-{split}"
 
@@ -226,16 +222,8 @@ class StoryTexts:
         return {name: first[name] for name in names}
 
     def find_own_line(self, line: int, first: int) -> int:
-        """Return the line that represents the condition of ``line``; ``first`` is the line that
-        :meth:`find_lines` has found for it."""
+        """Return the line whose condition is that of ``line``; ``first`` is the first such line."""
         return first
-
-    def describe(self, lines: Sequence[int], counts: Any) -> dict[str, Any]:
-        """Return fields of ``perplexity --json`` that only this kind of text has.
-
-        ``counts`` are the numbers of sentences and truncated texts among ``lines``.
-        """
-        raise NotImplementedError
 
 
 class PromptTexts(StoryTexts):
@@ -265,7 +253,7 @@ class PromptTexts(StoryTexts):
         self.ends = [self.likelihood.dictionary.eos()]
 
     def _find_side(self, option: Optional[str], split: "Split") -> str:
-        """Return the language of the texts: ``wp_source`` (prompts) or ``wp_target`` (stories)."""
+        """Return the side of the texts: ``wp_source`` (prompts) or ``wp_target`` (stories)."""
         from fairseq_mm.models._provenance import list_words
         from fairseq_mm.prepare.data_folder import read_dictionary_words
 
@@ -284,14 +272,11 @@ class PromptTexts(StoryTexts):
             if os.path.isfile(path) and words == set(read_dictionary_words(path))
         ]
         if len(sides) != 1:
-            raise UserError(
-                f"{file}: its dictionary ({len(words)} words) is that of "
-                f"{'both sides' if sides else 'neither side'} of {split.folder}: give --side."
-            )
+            both = "both sides" if sides else "neither side"
+            raise UserError(f"{file}: its dictionary is that of {both} of {split.folder}: --side.")
         return sides[0]
 
     def condition(self, line: int) -> Optional[list[int]]:
-        """Return the token indices of a line's prompt; None for language models."""
         return self.likelihood.encode_prompt(self.prompts[line]) if self.prompts else None
 
     def find_lines(self, names: Sequence[str]) -> dict[str, int]:
@@ -307,13 +292,8 @@ class PromptTexts(StoryTexts):
     def rank_fields(
         self, line: int, own: float, others: "np.ndarray", by_draw: "np.ndarray"
     ) -> dict[str, Any]:
-        """Return the fields about the ranking of a story in its JSON record.
-
-        Args:
-            line: Number of the story's line.
-            own: Log-likelihood under the own prompt or images.
-            others: Log-likelihoods under others.
-            by_draw: Result of ``rank_draws`` for the story in each draw.
+        """Return fields about the ranking of a story, by its log-likelihood under its own condition
+        and under others, and by the credits or ranks ``by_draw`` of ``rank_draws``.
         """
         return {
             "prompt": self.names[line],
@@ -353,7 +333,6 @@ class AlbumTexts(StoryTexts):
         self.ends = [dictionary.index(SEPARATOR), dictionary.eos()]
 
     def condition(self, line: int) -> str:
-        """Return the image sequence of a line: the ids of its images, separated by tabs."""
         return self.visual_ids[line]
 
     def find_own_line(self, line: int, first: int) -> int:
@@ -388,11 +367,6 @@ def load_on_data(
 
     files = [checkpoint.path for checkpoint in checkpoints]
     for checkpoint in checkpoints:
-        if checkpoint.kind not in ("captions", "vectors", "summaries"):
-            raise UserError(
-                f"{checkpoint.path}: must be a checkpoint of --task multimodal_captioning, but is "
-                f"one of {checkpoint.task_name} instead."
-            )
         if checkpoint.has_provenance and checkpoint.feature_dim:  # else the model reads only text
             with closing(open_folder_features(args.data, args.features)) as features:
                 checkpoint.check_features(features)
@@ -412,7 +386,9 @@ def load_on_data(
 class DatasetTexts:
     """Captions or summaries of a binarized split, with the models that compute their likelihood.
 
-    The attributes are those of :class:`StoryTexts`, but ``texts`` has the indices of the lines.
+    The attributes are those of :class:`StoryTexts`, but ``texts`` has the indices of the lines. The
+    likelihood is the one of ``fairseq-generate --score-reference``, for every model that fairseq
+    can decode; :class:`.TextLikelihood` works only with the story models of this package.
     """
 
     num_words = None
@@ -422,57 +398,39 @@ class DatasetTexts:
 
         self.device = usable_device(args.device)
         models, task = load_on_data(checkpoints, args)
+        self.models = [model.to(self.device) for model in models]
         task.load_dataset(args.split, combine=False)
         self.dataset = task.datasets[args.split]
-        models = [model.to(self.device) for model in models]
-        self.likelihood: Any = DatasetLikelihood(
-            models, self.dataset, task.target_dictionary, args.precision
-        )
+        self.dictionary = task.target_dictionary
+        self.is_bfloat16 = args.precision == "bfloat16"
+        self.likelihood = self
         self.texts = range(len(self.dataset))
-        self.ends = [task.target_dictionary.eos()]
+        self.ends = [self.dictionary.eos()]
         self.files = _numbered("checkpoint", [checkpoint.path for checkpoint in checkpoints])
 
     def tokens(self, line: int) -> list[int]:
         return self.dataset[line]["target"].tolist()
 
     def condition(self, line: int) -> int:
-        """Return ``line`` itself, by which :class:`DatasetLikelihood` finds the image or video."""
+        """Return ``line`` itself, by which :meth:`batches` finds the image or video."""
         return line
 
     def describe(self, lines: Sequence[int], counts: Any) -> dict[str, Any]:
         return {}
 
-
-class DatasetLikelihood:
-    """Likelihood of the texts of a dataset, as ``fairseq-generate --score-reference`` computes it.
-
-    It works with every model that fairseq can decode. :class:`.TextLikelihood` works only with the
-    story models of this package.
-    """
-
-    def __init__(self, models: list[Any], dataset: Any, dictionary: Any, precision: str) -> None:
-        self.models, self.dataset, self.dictionary = models, dataset, dictionary
-        self.precision = precision
-
     def batches(
         self, pairs: "Sequence[Pair]", *, log_probs_of: Any = None
     ) -> Iterator[tuple[list[int], list[Any]]]:
-        """Compute the log-probabilities of the tokens of texts, batch by batch.
+        """Compute the log-probabilities of texts, see :meth:`.TextLikelihood.batches`.
 
-        Args:
-            pairs: For each text, its index in the dataset and its token indices.
-            log_probs_of: Not used; :meth:`.TextLikelihood.batches` has such an argument.
-
-        Yields:
-            Indices in ``pairs`` of the texts of one batch, and for each text [tokens] natural
-            logarithms of the probabilities.
+        ``pairs`` are the index in the dataset and the token indices of each text; ``log_probs_of``
+        is not used.
         """
         import torch
         from fairseq import utils
         from fairseq.sequence_scorer import SequenceScorer
 
         scorer = SequenceScorer(self.dictionary)
-        device = next(self.models[0].parameters()).device
         number_of_line = {line: number for number, (line, _) in enumerate(pairs)}
         # A batch begins with its longest text, whose length limits how many texts fit.
         order = sorted(range(len(pairs)), key=lambda number: -len(pairs[number][1]))
@@ -480,9 +438,9 @@ class DatasetLikelihood:
             size = max(1, BATCH_TOKENS["cpu"] // len(pairs[order[0]][1]))
             batch, order = order[:size], order[size:]
             sample = self.dataset.collater([self.dataset[pairs[number][0]] for number in batch])
-            sample = utils.apply_to_sample(lambda tensor: tensor.to(device), sample)
-            bfloat16 = self.precision == "bfloat16"
-            with torch.no_grad(), torch.autocast(device.type, torch.bfloat16, bfloat16):
+            sample = utils.apply_to_sample(lambda tensor: tensor.to(self.device), sample)
+            autocast = torch.autocast(self.device.type, torch.bfloat16, self.is_bfloat16)
+            with torch.no_grad(), autocast:
                 hypotheses = scorer.generate(self.models, sample)
             # The collater sorts examples by the length of their source text, if they have one.
             numbers = [number_of_line[line] for line in sample["id"].tolist()]

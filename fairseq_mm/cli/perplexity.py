@@ -2,35 +2,15 @@
 the best temperature of the softmax.
 
   fairseq-mm perplexity data-bin/flickr8k --checkpoint checkpoints/m_rnn
-  fairseq-mm perplexity data-bin/wp --checkpoint checkpoints/conv_story_fusion \\
-      --split valid
   fairseq-mm perplexity data-bin/wp --checkpoint a.pt:b.pt --tune-temperature
   fairseq-mm perplexity data-bin/wp --checkpoint lm/checkpoint_best.pt \\
       --side wp_target
   fairseq-mm perplexity data-bin/vist --checkpoint checkpoints/glac \\
-      --counting transtory
-  fairseq-mm perplexity data-bin/vist --checkpoint checkpoints/glac \\
-      --shuffled-images --seed 1
+      --counting transtory --shuffled-images --seed 1
 
-The command prints three perplexities. The first is the one that fairseq-validate
-prints: it counts all tokens, with the end of each text and with unknown words
-(scored as <unk>). The second leaves out the ends; the third leaves out the ends
-and the unknown words. The separators between the sentences of a visual story
-count as ends.
-
---tune-temperature finds the temperature at which the texts are most likely.
-With top-k sampling, real texts have probability 0 at every temperature. For
-top-k sampling the command therefore counts only the tokens that are among the k
-most probable at their position (<unk> is excluded), and finds the temperature
-at which these tokens are most likely under the distribution over the k tokens.
-For an ensemble this temperature is not computed, because the k most probable
-tokens of an ensemble change with the temperature.
-
---counting transtory adds the perplexity that the released code of Transtory-XL
-would report, which is lower. That code counts one more token with loss 0 in each
-sentence, averages the loss within each sentence, and then over sentences.
---shuffled-images adds the perplexity of the same stories under the images of
-another album; the more a model follows its images, the higher this perplexity is.
+The command prints three perplexities: of all tokens, as fairseq-validate prints
+it; without the ends of texts and sentences; and of known words alone.
+docs/metrics.md defines them, the countings and the temperatures.
 """
 
 import argparse
@@ -104,14 +84,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 class Counts(NamedTuple):
-    """Sums of the log2-probabilities of tokens; each sum also has its number of tokens.
+    """Sums of log2-probabilities of tokens, with the numbers of tokens.
 
-    Attributes:
-        known: Sum over words that are in the dictionary.
-        unknown: Sum over words that are not in the dictionary, scored as ``<unk>``.
-        ends: Sum over the ends of texts and the separators of sentences.
-        sentences: For each sentence, the sum over its tokens, including its end.
-        truncated: Number of texts whose last words were not scored, because they were truncated.
+    ``unknown`` words are not in the dictionary, and scored as ``<unk>``; ``ends`` are ends of texts
+    and separators of sentences; ``sentences`` has a sum for each sentence, its end included;
+    ``truncated`` is the number of texts whose last words were not scored.
     """
 
     known: "LogProbability"
@@ -172,9 +149,8 @@ def run(args: argparse.Namespace) -> None:
 def shuffle_images(visual_ids: Sequence[str], albums: Sequence[str], *, seed: int) -> list[str]:
     """Return for each line an image sequence of another album.
 
-    The albums are shuffled. Each album then gets the image sequences of the next album, in order;
-    if there are fewer of them, they are repeated. Lines with the same image sequence get the same
-    new sequence.
+    The albums are shuffled, and each gets the image sequences of the next one, repeated if they are
+    too few. Lines with the same image sequence get the same new sequence.
     """
     import numpy as np
 

@@ -3,40 +3,17 @@ fit their own prompt or images better than others.
 
   fairseq-mm rank data-bin/flickr8k --checkpoint checkpoints/m_rnn \\
       --split valid --top 5
-  fairseq-mm rank data-bin/flickr8k --checkpoint checkpoints/vse_bow \\
-      --split test
   fairseq-mm rank data-bin/wp --checkpoint a.pt:b.pt --stories 1000 --draws 20 \\
       --seed 1
   fairseq-mm rank data-bin/vist --checkpoint checkpoints/glac --candidates 10
 
-The kind of the checkpoint decides what the command ranks:
-
-Models of captions (m_rnn, mlbl_f) rank by likelihood (Mao et al. 2015, section
-5): images by P(sentence | image), sentences by P(sentence | image) /
-P(sentence), where P(sentence) is the mean over sampled training images. With
---marginal mean_image, sentences are ranked by their perplexity under the mean
-of all training images, divided by their perplexity under the image; this is the
-ranking of Kiros et al. 2014b as Mao et al. 2015 describe it. Image-sentence
-embeddings (vse_lstm, vse_gru, vse_bow) rank by the cosine of vectors. Ties
-count against the model; Med r is rounded down. The output folder gets
-ranks.json (results, and a card: command, options, hashes of files, versions) and
-ranks.jsonl (one query per line). Models of captions also write recall_curve.csv
-and .svg, and the files that a repeated run reuses: log_probs.npy [sentences,
-images], log_marginals.npy [sentences] and scores.json, the settings with which
-these two were computed.
-
-Models of stories are tested on each story's own prompt (Fan et al. 2018, section
-5.5, Figure 6) or own images: how often is the story more likely under these than
-under the prompts or images of 9 other stories? They are sampled from the prompts
-or albums of the selected stories; --draws repeats the sampling. Other albums are
-represented by their first image sequence. Ties count half for prompts, and
-against the model for albums. Confidence intervals are computed by bootstrap. The
-output folder gets ranking.json (results and card), stories.jsonl (one story per
-line) and likelihoods.jsonl (one pair of a story and a prompt or album per line).
-Each pair is computed once; runs with other draws, seeds or stories add their
-pairs to the file.
-
-An interrupted run continues when started again.
+The checkpoint decides what is ranked: models of captions (m_rnn, mlbl_f) rank by
+likelihood, image-sentence embeddings (vse_bow, ...) by the cosine of vectors; of
+models of stories it is counted how often a story is more likely under its own
+prompt or images than under those of other stories. docs/metrics.md defines the
+figures. The output folder gets ranks.json and ranks.jsonl (for stories:
+ranking.json, stories.jsonl), and the likelihoods that a repeated run reuses. An
+interrupted run continues when started again.
 """
 
 import argparse

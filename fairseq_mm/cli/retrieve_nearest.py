@@ -1,35 +1,18 @@
 """Finds the images or sentences nearest to a sentence or an image, in a store of
 vectors by cosine or in a data folder by likelihood.
 
-  fairseq-mm embed data-bin/flickr8k --checkpoint checkpoints/vse_bow \\
-      --of images --output images.h5
   fairseq-mm retrieve nearest "a dog on the beach" --store images.h5 \\
       --checkpoint checkpoints/vse_bow
   fairseq-mm retrieve nearest --image q.jpg --minus blue --plus red \\
       --store images.h5 --checkpoint checkpoints/vse_bow
-  fairseq-mm retrieve nearest "a dog on the beach" --data data-bin/flickr8k \\
-      --split valid --checkpoint checkpoints/m_rnn
   fairseq-mm retrieve nearest --image q.jpg --data data-bin/flickr8k \\
-      --checkpoint checkpoints/m_rnn
+      --split valid --checkpoint checkpoints/m_rnn
 
-Prints one line per item: score, tab, id. The line of a sentence also has the
-sentence's published caption (with --store only if --data is given). With
---resort, the distance by which items are sorted follows the score. Fields of
---jsonl: id, score, rank, distance_to_mean, text. --html also writes a page of
-the query and the items with the images found in --images (Figure 1 of Mao et al.
-2015, Figure 4 of Kiros et al. 2014).
-
-Vectors: --minus and --plus subtract words from the query and add words to it
-(Kiros et al. 2014, equation 15; according to section 3.2 of that paper, this works
-well only with models such as vse_bow). --resort N sorts the N nearest items by the
-distance of each item to the mean of the N. The query item of --id is excluded from
-the results; a query image (--image) that is in the store is not excluded. The
-search is exact: it compares the query with all vectors of the store.
-
-Likelihood, with captioning models (Mao et al. 2015, section 5, Figure 1):
-images of the split are sorted by log P(sentence | image), sentences of the
-split by log P(sentence | image) - log P(sentence), where P(sentence) is the mean
-over --marginal-images training images. --id is an image of the split.
+Prints one line per item: score, tab, id, and the caption of a sentence. Fields of
+--jsonl: id, score, rank, distance_to_mean, text. Scores are cosines (Kiros et al.
+2014, equation 15) or, with captioning models, log P(sentence | image), for
+sentences minus log P(sentence) (Mao et al. 2015, section 5). The query item of
+--id is left out of the results.
 """
 
 import argparse

@@ -28,13 +28,8 @@ POS_SAMPLING = ("frequency", "types")
 
 
 class TrainingSentences(NamedTuple):
-    """Captions of the training data.
-
-    Attributes:
-        lines: Words of each caption, separated by spaces.
-        ids: Image id of each caption; None for text without images.
-        vectors: [captions, K] float32 vectors of unit length, from the model that embeds images and
-            sentences.
+    """Captions of the training data, as words separated by spaces, with the ids of their images
+    (None without images) and their [captions, K] float32 vectors of unit length.
     """
 
     lines: list[str]
@@ -43,13 +38,8 @@ class TrainingSentences(NamedTuple):
 
 
 class NearestSentence(NamedTuple):
-    """Training sentence that is nearest to an image.
-
-    Attributes:
-        caption: Words of the sentence, separated by spaces.
-        id: Id of the sentence's image; None for text without images.
-        line: Index of the sentence in the training text, from 0.
-        cosine: Cosine between the vectors of sentence and image.
+    """Training sentence nearest to an image: its words, the id of its image (None without images),
+    its line from 0, and the cosine of both vectors.
     """
 
     caption: str
@@ -202,12 +192,8 @@ def score_candidates(
 ) -> CandidateScores:
     """Compute the scores of the n candidate captions of one image.
 
-    Args:
-        sentences: Words of each candidate.
-        cosines: [n] cosines between the vectors of image and candidate.
-        log_probs: [n] natural log-probabilities of the candidates, each the sum over its words and
-            ``</s>``.
-        weights: Weights of cosine and log-probability.
+    ``cosines`` [n] are those of image and candidate, ``log_probs`` [n] sums of natural
+    log-probabilities over a candidate's words and ``</s>``.
     """
     if weights.language_score == "word":
         # the end of the sentence is predicted, too, so it counts as a word
@@ -290,14 +276,11 @@ class StructuredSearch:
 
 
 class Draws(NamedTuple):
-    """Sampled pairs of condition and structure: P different pairs, sorted by structure length.
-
-    A condition is the kind of vector that a caption is generated from, such as ``image``; a
-    structure is a sequence of part-of-speech tags.
+    """P different pairs of condition and structure, sorted by the length of the structure.
 
     Attributes:
         conditions: [P] index of each pair's condition in :attr:`StructuredSearch.conditions`.
-        structures: [P] tags of each pair's structure, separated by spaces.
+        structures: [P] part-of-speech tags of each pair's structure, separated by spaces.
     """
 
     conditions: list[int]
@@ -307,10 +290,7 @@ class Draws(NamedTuple):
 def draw_pairs(counts: "Counter[str]", search: StructuredSearch) -> Draws:
     """Sample ``search.candidates`` pairs of condition and structure; return each pair once.
 
-    Args:
-        counts: Number of occurrences in training of each structure, a sequence of part-of-speech
-            tags separated by spaces.
-        search: Options of the sampling; ``search.conditions`` has the names of the conditions.
+    ``counts`` are the occurrences in training of each structure.
     """
     lengths = {structure: len(structure.split()) for structure in counts}
     chosen = Counter(

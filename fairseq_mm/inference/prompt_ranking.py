@@ -29,8 +29,7 @@ class RankedStory(NamedTuple):
         hypothesis: The story.
         margin: Log-likelihood of the story under its own prompt minus the highest log-likelihood
             under another prompt, divided by the number of tokens (``</s>`` included), in nats.
-        prompt_rank: Rank of the story's own prompt, from 1, if the prompts are sorted by the
-            likelihood of the story. In a tie, the own prompt comes last.
+        prompt_rank: Rank of the own prompt, from 1, by the likelihood of the story; last in a tie.
     """
 
     hypothesis: Hypothesis
@@ -93,14 +92,9 @@ class PromptRanking:
         index: int,
         batch_size: Optional[int] = None,
     ) -> list[RankedStory]:
-        """Rank the stories ``hypotheses`` by how well they fit their prompt, ``example``.
+        """Rank the stories ``hypotheses`` by descending margin; equal margins keep their order.
 
-        The likelihood of a story under its own prompt is compared with its likelihood under
-        randomly sampled other prompts. The sampling depends on ``index``, the index of the prompt.
-
-        Returns:
-            The stories in descending order of :attr:`RankedStory.margin`; equal margins keep the
-            order of ``hypotheses``.
+        ``index`` is the index of the prompt, on which the sampling of other prompts depends.
         """
         conditions = [example, *self.draw_others(example, index)]
         targets = [torch.tensor(story.tokens) for story in hypotheses]

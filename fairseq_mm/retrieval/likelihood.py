@@ -44,26 +44,19 @@ class PrefixTree:
 
     A node is a beginning; node 0 is the empty beginning. Nodes are numbered by depth, and nodes of
     equal depth in the order of their parents. A parent thus precedes its children, and siblings are
-    adjacent. Raises ValueError if there is no sentence, or a sentence is empty.
-
-    Args:
-        sentences: Token indices of each sentence; equal sentences share their leaf.
+    adjacent.
 
     Attributes:
         parent: [nodes] parent of each node; 0 for node 0.
         token: [nodes] last token of each node's beginning; -1 for node 0.
-        level_starts: [depths + 1] first node of each depth; the last element is the number of
-            nodes.
+        level_starts: [depths + 1] first node of each depth, then the number of nodes.
         leaf: [sentences] node of each whole sentence.
         inner: [inner] nodes that have children, in ascending order.
-        child_starts: [inner + 1] first child of each node in ``inner``; the last element is the
-            number of nodes.
+        child_starts: [inner + 1] first child of each node in ``inner``, then the number of nodes.
         inner_of_parent: [nodes] index in ``inner`` of each node's parent.
     """
 
     def __init__(self, sentences: Sequence[Sequence[int]]) -> None:
-        if not sentences or not all(len(sentence) for sentence in sentences):
-            raise ValueError("sentences must have one token each at least.")
         # sorted, so that the children of consecutive nodes get consecutive numbers
         order = sorted(range(len(sentences)), key=lambda i: tuple(sentences[i]))
         parent, token, level_starts = [0], [-1], [0]
@@ -160,8 +153,7 @@ class FactoredLikelihood:
     def __call__(self, sentences: Sequence[Sequence[int]]) -> Tensor:
         """Return log P(sentence | image) of all pairs, [sentences, images] float32.
 
-        ``sentences`` are the token indices of each sentence. They end with the end token, whose
-        probability is included.
+        ``sentences`` are token indices with the end token, whose probability is included.
         """
         tree = PrefixTree(sentences)
         terms = self._language_terms(tree)  # [inner, M]
@@ -183,10 +175,7 @@ class FactoredLikelihood:
         return log_probs.expand(len(sentences), self.num_images)
 
     def _language_terms(self, tree: PrefixTree) -> Tensor:
-        """Compute the words' summand of the multimodal layer at each inner node, [inner, M].
-
-        The inner nodes of ``tree`` are the beginnings of sentences that a next word follows.
-        """
+        """Compute the words' summand of the multimodal layer at each inner node, [inner, M]."""
         like = self.decoder.output_proj.weight
         terms = like.new_empty(len(tree.inner), self.weight.size(1), dtype=torch.float32)
         states = like.new_zeros(len(tree.inner), self.decoder.hidden_dim, dtype=torch.float32)
@@ -210,12 +199,9 @@ class FactoredLikelihood:
         """Compute log-probabilities [E, I'] of E words that follow n beginnings, for I' images.
 
         Args:
-            terms: [n, M] summand of the multimodal layer that depends on the words of each
-                beginning.
-            images: Slice of the I' images.
+            terms: [n, M] summand of the multimodal layer that depends on each beginning.
             words: [E] indices of the words; those that follow the same beginning are adjacent.
-            starts: [n + 1] index in ``words`` of each beginning's first word; the last element is
-                E.
+            starts: [n + 1] index in ``words`` of each beginning's first word, then E.
         """
         n, num_images = len(terms), images.stop - images.start
         rows = n * num_images
@@ -261,13 +247,11 @@ class DecoderLikelihood:
 
     Args:
         model: Encoder-decoder model in evaluation mode.
-        read_images: Function that is called with ``(start, end)`` and returns, for the images
-            ``start`` to ``end - 1``, features [end - start, N, D] (N regions of D features) and
-            their padding mask [end - start, N].
+        read_images: Function that maps ``(first, end)`` to features [end - first, N, D] of N
+            regions per image, and their padding mask [end - first, N].
         num_images: Number of images.
         start: Index of the start token, which precedes the first word.
-        precision: ``float32``, or ``bfloat16`` to run the network under autocast; probabilities are
-            float32 in any case.
+        precision: ``float32``, or ``bfloat16`` to run the network under autocast.
         block_rows: Number of words whose logits are in memory at once.
     """
 
@@ -311,11 +295,7 @@ class DecoderLikelihood:
         return log_probs[torch.tensor(rows)]
 
     def _sentence(self, words: tuple[int, ...], encoder_out: Any, num_images: int) -> Tensor:
-        """Return log P of one sentence for each image, [num_images].
-
-        ``words`` are the token indices of the sentence, ``encoder_out`` is the output of the
-        encoder for the images.
-        """
+        """Return log P of one sentence for each image, [num_images]."""
         shifted = torch.tensor([self.start, *words[:-1]], device=self.device)
         with self._autocast():
             logits, extra = self.model.decoder(
@@ -373,15 +353,10 @@ def build_likelihood(
 
 
 def log_marginal(log_probs: np.ndarray) -> np.ndarray:
-    """Compute log P(sentence), where P(sentence) is the mean of P(sentence | image) over images.
+    """Compute log P(sentence) [sentences], float64: the mean of P(sentence | image) over images.
 
-    P(sentence) is the denominator of equation 7 in Mao et al. 2015.
-
-    Args:
-        log_probs: [sentences, images] log P(sentence | image) for a sample of images.
-
-    Returns:
-        [sentences] log P(sentence), float64.
+    P(sentence) is the denominator of equation 7 in Mao et al. 2015. ``log_probs`` are
+    log P(sentence | image) [sentences, images] for a sample of images.
     """
     log_probs = np.asarray(log_probs, dtype=np.float64)
     # If all images have the same value, the result is exactly this value, so that a model that

@@ -24,12 +24,7 @@ _TAG = re.compile(r"(?:\s*\[\s+\S+\s+\])+\s*")
 
 
 class NearPrompt(NamedTuple):
-    """Training prompt that is near to a query.
-
-    Attributes:
-        line: Number of the training prompt's line, from 0.
-        similarity: Cosine (0 to 1) of the TF-IDF vectors of training prompt and query.
-    """
+    """Training prompt that is near to a query: its line from 0, and the cosine (0 to 1)."""
 
     line: int
     similarity: float
@@ -47,18 +42,9 @@ def prompt_words(prompt: str) -> list[str]:
 
 
 class NearestPrompts:
-    """Search index of training prompts.
-
-    Prompts that are equally near to a query are ordered by their line number. Raises ValueError if
-    no prompt has a word.
-
-    Args:
-        prompts: Lines of the training prompts.
-    """
+    """Search index of training prompts; equally near prompts are ordered by their line number."""
 
     def __init__(self, prompts: Sequence[str]) -> None:
-        if not any(prompt.strip() for prompt in prompts):
-            raise ValueError("`prompts` must have a prompt with a word, but has none.")
         # lines with the same words share a row
         lines_by_words: dict[tuple[str, ...], list[int]] = {}
         for line, prompt in enumerate(prompts):
@@ -95,14 +81,8 @@ class NearestPrompts:
         """Return the k nearest training prompts of each query, nearest first.
 
         Training prompts that share no word with the query are never returned, so a query may have
-        fewer than k results.
-
-        Args:
-            prompts: Queries.
-            k: Maximum number of training prompts per query.
-            leave_out_same: True to leave out training prompts with the same words as the query, for
-                queries that are training prompts themselves.
-            progress: Function that is called with 1 after each query.
+        fewer than k results. ``leave_out_same`` leaves out training prompts with the same words as
+        the query. ``progress`` is called with 1 after each query.
         """
         results = []
         for prompt in prompts:

@@ -56,10 +56,7 @@ class SplitToRank:
         return len(self.images) + len(self.sampled) + (self.mean_image is not None)
 
     def rows(self, place: int) -> np.ndarray:
-        """Return the features ``[N, D]`` (N regions) of the image with the index ``place``.
-
-        The split's images have the first indices, the further images the next ones.
-        """
+        """Return the features ``[N, D]`` of image ``place``; further images are last."""
         count = len(self.images)
         if self.mean_image is not None and place == len(self) - 1:
             return self.mean_image
@@ -67,11 +64,7 @@ class SplitToRank:
         return np.concatenate([self.store.read(key) for key in image.split("\t")])
 
     def read_images(self, start: int, end: int) -> tuple[Tensor, Tensor]:
-        """Return the features [B, N, D] and padding mask [B, N] of images ``start`` to ``end - 1``.
-
-        B is the number of images, N the largest number of regions, D the number of features.
-        The mask is True at padding.
-        """
+        """Return features [B, N, D] and padding mask [B, N] of images ``start`` to ``end - 1``."""
         return pad_features([self.rows(place) for place in range(start, end)])
 
     def mean_features(self) -> np.ndarray:
@@ -81,10 +74,7 @@ class SplitToRank:
         )
 
     def identity(self) -> dict[str, Any]:
-        """Return a dict that identifies the sentences and images, to match saved scores.
-
-        It has digests of sentences and images, and the number of sampled images.
-        """
+        """Return digests of sentences and images, and the number of sampled images."""
         # with their lengths, so that no two lists of sentences have the same digits
         words = np.concatenate([[len(words), *words] for words in self.sentences])
         return {

@@ -20,7 +20,7 @@ from torch import Tensor
 from fairseq_mm.data.collate import pad_tokens, shift_right
 from fairseq_mm.data.feature_store import FeatureStores
 from fairseq_mm.errors import UserError
-from fairseq_mm.retrieval.likelihood import PRECISIONS, check_finite
+from fairseq_mm.retrieval.likelihood import check_finite
 from fairseq_mm.retrieval.word_likelihood import CHUNK_BYTES, mean_log_probs, word_log_probs
 
 SEQUENCES_AT_ONCE = 32  # image sequences whose encodings are in memory at once
@@ -36,8 +36,7 @@ class TextLikelihood:
     Subclasses encode the condition. A pair is a condition and the token indices of a text.
 
     Args:
-        models: Models, one or an ensemble, as
-            :class:`fairseq_mm.inference.checkpoint.LoadedModels`.
+        models: One model or an ensemble, :class:`fairseq_mm.inference.checkpoint.LoadedModels`.
         precision: ``float32``, or ``bfloat16`` to run the networks under autocast. Sums are float32
             in any case, and so are the logits of the text's tokens if the output layer is linear.
         batch_tokens: Maximum number of text tokens in a batch, padding included; a longer text is a
@@ -53,10 +52,6 @@ class TextLikelihood:
         batch_tokens: int = 4000,
         chunk_bytes: int = CHUNK_BYTES,
     ) -> None:
-        if precision not in PRECISIONS:
-            raise ValueError(
-                f"`precision` must be of {tuple(PRECISIONS)}, but is {precision!r} instead."
-            )
         self.models = models.models
         self.dictionary = models.dictionary
         self.device = models.device
@@ -83,24 +78,16 @@ class TextLikelihood:
 
         Yields, for each batch, the indices of its pairs in ``pairs``, and for each of these pairs
         log P of the text's tokens, [tokens] float32 on the CPU. Every pair is in exactly one batch.
-        Raise UserError if a probability is not finite.
 
-        Args:
-            pairs: Pairs of a condition and the token indices of a text.
-            log_probs_of: Function that computes log P [N] of N tokens. It is called with a list of
-                the hidden states [N, E] of each model, and with the tokens' indices [N]. By
-                default, probabilities are averaged over the models.
+        ``log_probs_of`` computes log P [N] of N tokens from a list of the hidden states [N, E] of
+        each model, and the tokens' indices [N]; by default, probabilities are averaged over models.
         """
         for numbers, encoded in self._encoded_batches(pairs):
             stories = [pairs[number][1] for number in numbers]
             yield numbers, self._score(encoded, stories, log_probs_of or self._log_probs)
 
     def _encoded_batches(self, pairs: Sequence[Pair]) -> Iterator[tuple[list[int], list[Any]]]:
-        """Encode the conditions (prompts or image sequences) of pairs, batch by batch.
-
-        Yields, for each batch, its indices in ``pairs``, and the encoder output of each model. A
-        pair is a condition and the token indices of a text.
-        """
+        """Yield, for each batch, its indices in ``pairs`` and the encoder output of each model."""
         raise NotImplementedError
 
     def _can_share(self, pair: Pair, other: Pair) -> bool:
@@ -110,11 +97,7 @@ class TextLikelihood:
     def _split_batches(
         self, pairs: Sequence[Pair], numbers: Iterable[int], key: Callable[[int], Any]
     ) -> Iterator[list[int]]:
-        """Divide pairs into batches; yield the indices of each batch's pairs.
-
-        ``numbers`` are the indices of the pairs to divide. ``key`` maps an index to a sort key, by
-        which the pairs are first sorted in descending order.
-        """
+        """Divide the pairs with the indices ``numbers`` into batches, by descending ``key``."""
         batch: list[int] = []
         width = 0
         # the longest first: a batch that does not fit into memory fails at once, not after hours
@@ -165,8 +148,7 @@ class TextLikelihood:
 class StoryLikelihood(TextLikelihood):
     """Scorer of stories given prompts, or of texts by language models.
 
-    The condition of a pair is the token indices of a prompt, or None for a language model. For the
-    arguments see :class:`TextLikelihood`.
+    The condition of a pair is the token indices of a prompt, or None for a language model.
     """
 
     def __init__(self, models: Any, **options: Any) -> None:
@@ -196,10 +178,7 @@ class StoryLikelihood(TextLikelihood):
         return min(n[side] if isinstance(n, (tuple, list)) else n for n in limits)
 
     def encode_prompt(self, words: Sequence[str]) -> Optional[list[int]]:
-        """Return the token indices of a prompt, with the end token; None for language models.
-
-        Raise UserError if the models have too few positions for the prompt.
-        """
+        """Return the token indices of a prompt, with the end token; None for language models."""
         if self.source_dictionary is None:
             return None
         if len(words) > self.max_prompt_words:
@@ -230,7 +209,7 @@ class StoryLikelihood(TextLikelihood):
 
 
 class SequenceImages:
-    """Reader of the features of image sequences.
+    """Reader of the features of image sequences, which are keys separated by tabs.
 
     Args:
         features: Feature stores of the images.
@@ -246,9 +225,7 @@ class SequenceImages:
         self.rows_per_image = rows_per_image
 
     def check(self, sequences: Sequence[str]) -> None:
-        """Check the images of ``sequences``, which are lines of the file ``visual_ids``.
-
-        Raise UserError if an image is neither in the stores nor in ``missing``, or has another
+        """Raise UserError if an image is neither in the stores nor in ``missing``, or has another
         number of regions than ``rows_per_image``.
         """
         for image in dict.fromkeys(key for line in sequences for key in line.split("\t")):
@@ -262,7 +239,7 @@ class SequenceImages:
                 )
 
     def read(self, sequences: Sequence[str]) -> tuple[Tensor, Tensor]:
-        """Read the features of B image sequences, which are lines of the file ``visual_ids``.
+        """Read the features of B image sequences.
 
         Returns features [B, N R, D] and their padding mask [B, N R] for N images per sequence, R
         regions per image and D features per region. Missing images have zeros as features, and True
@@ -284,15 +261,9 @@ class SequenceImages:
 
 
 class VisualStoryLikelihood(TextLikelihood):
-    """Scorer of stories given image sequences.
+    """Scorer of stories given image sequences, which ``images`` reads.
 
-    The condition of a pair is an image sequence, a line of the file ``visual_ids``.
-
-    Args:
-        models: Models, one or an ensemble, as
-            :class:`fairseq_mm.inference.checkpoint.LoadedModels`.
-        images: Reader of the features of the image sequences.
-        **options: Further arguments of :class:`TextLikelihood`.
+    The condition of a pair is an image sequence: keys separated by tabs.
     """
 
     def __init__(self, models: Any, images: SequenceImages, **options: Any) -> None:

@@ -43,13 +43,13 @@ def word_log_probs(
 ) -> Tensor:
     """Compute log P of N given words from a decoder's hidden states, [N] float32.
 
+    If the output layer is a linear layer ``output_proj``, the logits of the given words are float32
+    even under autocast.
+
     Args:
-        decoder: Decoder with the method ``output_layer``. If its output layer is a linear layer
-            ``output_proj``, the logits of the given words are float32 even under autocast.
         features: [N, E] hidden state from which each word is predicted.
         target: [N] indices of the words.
-        chunk_bytes: Maximum size of float32 logits in memory, in bytes; the logits of at least one
-            word are computed at a time.
+        chunk_bytes: Maximum size of float32 logits in memory; at least one word's are computed.
     """
     linear = getattr(decoder, "output_proj", None)
     results = []
@@ -69,16 +69,10 @@ def word_log_probs(
 def logit_chunks(
     decoder: Any, features: Tensor, *, chunk_bytes: int = CHUNK_BYTES
 ) -> Iterator[tuple[slice, Tensor]]:
-    """Compute the logits of N hidden states in chunks.
+    """Yield the logits of N hidden states in chunks of at most ``chunk_bytes`` of float32 logits.
 
-    Args:
-        decoder: Decoder with the method ``output_layer``.
-        features: [N, E] hidden states.
-        chunk_bytes: Maximum bytes of a chunk of float32 logits; a chunk has at least one row.
-
-    Yields:
-        Slice of the chunk's rows in ``features``, and the logits [rows, vocabulary], which the
-        caller may overwrite.
+    A chunk is the slice of its rows in ``features`` [N, E], and logits [rows, vocabulary], which
+    the caller may overwrite.
     """
     if not len(features):
         return
@@ -130,10 +124,7 @@ def tempered_log_probs(logits: Tensor, target: Tensor, inverse_temperatures: Ten
 
 
 def mixture(members: Sequence[Tempered]) -> Tempered:
-    """Average the probabilities of an ensemble's models, and combine their derivatives.
-
-    ``members`` has the log-probabilities of each model; the averages are returned as logarithms.
-    """
+    """Average the probabilities of an ensemble's models, and combine their derivatives."""
     log_probs = torch.stack([member.log_probs for member in members])
     weights = log_probs.softmax(0)
     slopes = torch.stack([member.slopes for member in members])
@@ -144,10 +135,7 @@ def mixture(members: Sequence[Tempered]) -> Tempered:
 
 
 def mean_log_probs(log_probs: Tensor) -> Tensor:
-    """Average probabilities over models, the first dimension of ``log_probs``.
-
-    Arguments and result are natural logarithms of probabilities.
-    """
+    """Average probabilities, given as natural logarithms, over models, the first dimension."""
     return log_probs.logsumexp(0) - torch.tensor(float(len(log_probs))).log().to(log_probs)
 
 
@@ -205,8 +193,6 @@ class TemperatureSums:
         top_k: Optional[int] = None,
         chunk_bytes: int = CHUNK_BYTES,
     ) -> None:
-        if top_k is not None and len(models) > 1:
-            raise ValueError("`top_k` must be None for an ensemble.")
         self.models = models
         self.excluded = (dictionary.pad(), dictionary.unk())
         # in float64: sums over a million tokens, whose small differences between temperatures count
@@ -219,13 +205,9 @@ class TemperatureSums:
         self.top_words = 0
 
     def __call__(self, features: Sequence[Tensor], target: Tensor) -> Tensor:
-        """Return log P of N tokens at temperature 1, [N].
+        """Return log P [N] of N tokens at temperature 1; add log P at all temperatures to the sums.
 
-        Log P at all temperatures is added to the attributes ``sums`` and ``top_sums``.
-
-        Args:
-            features: [N, E] hidden states of each model.
-            target: [N] indices of the tokens.
+        ``features`` are the hidden states [N, E] of each model, ``target`` [N] the tokens.
         """
         log_probs = []
         for parts in zip(

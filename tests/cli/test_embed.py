@@ -100,15 +100,6 @@ def test_an_existing_store_is_replaced_on_request(trained, tmp_path, capsys):
     assert len(FeatureStore(output).ids) == 7
 
 
-def test_images_alone_have_the_same_vectors(trained, model_and_task, tmp_path):
-    store = embed(trained, tmp_path / "i.h5", "--of", "images")
-    images, _ = vectors_one_by_one(*model_and_task)
-    assert store.ids == list(images)
-    for key, vector in images.items():
-        assert_close(store.read(key)[0], vector)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["i.h5"]
-
-
 def test_words_are_sentences_of_themselves(trained, model_and_task, tmp_path):
     store = embed(trained, tmp_path / "w.h5", "--of", "words")
     assert store.ids == [f"word:{word}" for word in WORDS]
@@ -133,14 +124,6 @@ def test_a_line_of_several_images_has_no_vector_of_its_images(trained, tmp_path,
     assert "valid0.jpg: belongs to a line of several images, which have no vector" in line
     store = embed((data, trained[1]), tmp_path / "v.h5", "--of", "sentences")
     assert store.ids == [f"valid:{i}" for i in range(21)]
-
-
-def test_a_captioner_has_no_vectors(trained, captioner, tmp_path, capsys):
-    arguments = [trained[0], "--checkpoint", captioner, "--output", tmp_path / "v.h5"]
-    assert main(["embed", *map(str, arguments)]) == 2
-    err = capsys.readouterr().err
-    assert "checkpoint_best.pt: must embed images and sentences" in err
-    assert len(err.splitlines()) == 1
 
 
 @pytest.mark.parametrize(("options", "count"), [([], 7), (["--max-images", 6], 6)])
@@ -176,23 +159,6 @@ def test_ranks_are_those_of_the_models_own_cosines(
     out = capsys.readouterr().out
     assert "sentences for an image" in out
     assert f"rsum {result['rsum']:.1f}" in out
-
-
-def test_the_best_of_each_query_are_written(trained, model_and_task, tmp_path, capsys):
-    arguments = [trained[0], "--checkpoint", trained[1], "--output", tmp_path, "--top", 3]
-    assert main(["rank", *map(str, arguments)]) == 0
-    images, lines = vectors_one_by_one(*model_and_task)
-    entries = [json.loads(line) for line in (tmp_path / "ranks.jsonl").open()]
-    for entry in entries:
-        if entry["task"] == "image_retrieval":
-            cosines = {key: vector @ lines[entry["id"]] for key, vector in images.items()}
-        else:
-            cosines = {n: vector @ images[entry["id"]] for n, vector in enumerate(lines)}
-            assert all(best["text"] for best in entry["top"])
-        wanted = sorted(cosines, key=cosines.__getitem__)[:-4:-1]
-        assert [best["id"] for best in entry["top"]] == wanted
-        scores = [best["score"] for best in entry["top"]]
-        assert scores == pytest.approx([cosines[key] for key in wanted], abs=1e-3)
 
 
 def test_an_ensemble_ranks_by_the_mean_of_its_cosines(
@@ -233,10 +199,3 @@ def test_an_ensemble_ranks_by_the_mean_of_its_cosines(
     err = capsys.readouterr().err
     assert "checkpoint_best.pt: an ensemble ranks images by cosines, but" in err
     assert err.count("\n") == 1
-
-
-def test_options_of_likelihoods_are_refused(trained, tmp_path, capsys):
-    data, checkpoints = trained
-    arguments = ["rank", str(data), "--checkpoint", str(checkpoints), "--output", str(tmp_path)]
-    assert main([*arguments, "--shortlist", "3"]) == 2
-    assert "--shortlist: is for checkpoints of captions, but" in capsys.readouterr().err

@@ -174,27 +174,6 @@ def test_an_index_of_another_checkpoint_is_refused(
     assert "is missing: give the checkpoint" in one_line(search(photos, SENTENCE)[2])
 
 
-def test_index_and_weights_may_lie_elsewhere(trained_embedder, index, search, tmp_path):
-    folder, model, path = tmp_path / "photos", tmp_path / "model", tmp_path / "i.h5"
-    image = save_images(folder, count=2)[0]
-    model.mkdir()
-    shutil.copy(trained_embedder / "checkpoint_best.pt", model)
-    weights = tmp_path / "weights.pth"
-    shutil.copy(trained_embedder / "squeezenet.pth", weights)
-    options = ["--checkpoint", model, "--output", path]
-    assert "--weights FILE" in one_line(index(folder, *options)[2])
-    assert index(folder, *options, "--weights", weights)[0] == 0
-    assert not (folder / ".fairseq_mm").exists()
-    # the index records the path of the weights
-    assert search(folder, "--index", path, "--image", image)[0] == 0
-    assert NOTHING in index(folder, "--output", path)[1]
-    weights.rename(tmp_path / "moved.pth")
-    assert search(folder, "--index", path, SENTENCE)[0] == 0
-    assert search(folder, "--index", path, "--image", image)[0] == 2
-    moved = ["--weights", tmp_path / "moved.pth"]
-    assert search(folder, "--index", path, "--image", image, *moved)[0] == 0
-
-
 def test_other_stores_are_not_replaced(photos, index, tmp_path, trained_embedder):
     features, embedded = tmp_path / "features.h5", tmp_path / "embedded.h5"
     write_store(features, ["image0.png"])

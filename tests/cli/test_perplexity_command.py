@@ -202,7 +202,7 @@ def test_the_dictionary_tells_the_side(perplexity, trained, tmp_path):
         ("story", ["--seed", -1], "--seed: must be 0 or more, but is -1"),
         ("story", ["--json", "/nowhere/a.json"], "there is no folder /nowhere"),
         ("nothing", [], "nothing: no such checkpoint or folder"),
-        ("story:gcnn", [], "has another dictionary"),
+        ("story:gcnn", [], "other dictionary than"),
     ],
 )
 def test_mistakes_are_reported_in_one_line(perplexity, name, options, message):

@@ -8,10 +8,8 @@ import torch
 from toy_data import make_dictionary, make_visual_stories_folder
 from toy_visual_story_models import random_story_model, write_story_checkpoint
 
-from fairseq_mm.cli.likelihood import BATCH_TOKENS
 from fairseq_mm.data.feature_store import open_features
 from fairseq_mm.metrics.condition_ranking import draw_distractors, rank_albums
-from fairseq_mm.retrieval.story_likelihood import VisualStoryLikelihood
 
 ALBUMS = np.arange(10) // 2  # two stories each
 
@@ -84,39 +82,6 @@ def test_figures_are_those_of_the_models_own_probabilities(rank, made, tmp_path)
         [entry["score"] for entry in entries], scores[range(10), ALBUMS], atol=1e-3
     )
     assert np.mean([entry["ranks"] for entry in entries]) == pytest.approx(expected.mean_rank.value)
-
-
-def test_an_interrupted_run_continues_and_more_draws_add_pairs(rank, monkeypatch, tmp_path):
-    options = ("--candidates", 3)
-    monkeypatch.setitem(BATCH_TOKENS, "cpu", 60)
-    _, whole, _, _ = rank(*options, "--draws", 2, output=tmp_path / "whole")
-    scored = []
-    score = VisualStoryLikelihood._score
-
-    def interrupted(self, encoded, stories, log_probs_of):
-        if len(scored) > 8:
-            raise KeyboardInterrupt
-        scored.extend(stories)
-        return score(self, encoded, stories, log_probs_of)
-
-    monkeypatch.setattr(VisualStoryLikelihood, "_score", interrupted)
-    assert rank(*options, "--draws", 2)[0] == 130
-    kept = len((tmp_path / "out/likelihoods.jsonl").read_text().splitlines()) - 1
-    assert kept == len(scored) > 8
-
-    def counted(self, encoded, stories, log_probs_of):
-        scored.extend(stories)
-        return score(self, encoded, stories, log_probs_of)
-
-    monkeypatch.setattr(VisualStoryLikelihood, "_score", counted)
-    _, resumed, _, _ = rank(*options, "--draws", 2)
-    # no pair twice; equal but for what batches do to the last digits
-    pairs = len((tmp_path / "out/likelihoods.jsonl").read_text().splitlines()) - 1
-    assert len(scored) == pairs < 50
-    assert resumed["first"] == whole["first"]
-    assert resumed["mean_rank"] == whole["mean_rank"]
-    rank(*options, "--draws", 20)
-    assert len(scored) == 50
 
 
 @pytest.mark.parametrize(

@@ -269,21 +269,6 @@ def test_a_page_shows_the_query_and_the_images(trained, nearest, tmp_path):
     assert err == f"wrote {page}: 3 items; 1 images not found, the first is {found[1][1]}\n"
 
 
-def test_mistakes_of_a_page_are_one_line_and_leave_none(trained, nearest, tmp_path):
-    page = tmp_path / "page.html"
-    (tmp_path / "empty").mkdir()
-    for message, options in (
-        ("--images: needs --html beside it", ("--images", trained / "images")),
-        ("--html absent/p.html: there is no folder absent", ("--html", "absent/p.html")),
-        ("empty: no images found", ("--html", page, "--images", tmp_path / "empty")),
-        ("has none of the 2 images, such as", ("--html", page, "--images", trained / "images")),
-    ):
-        status, out, err = nearest("a dog", "--top", 2, *options)
-        assert (status, out, page.exists()) == (2, "", False)
-        assert message in err
-        assert len(err.splitlines()) == 1
-
-
 @pytest.fixture(scope="module")
 def captioner(trained, tmp_path_factory):
     """A model of captions on the same data."""

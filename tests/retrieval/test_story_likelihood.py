@@ -108,14 +108,6 @@ def test_a_story_that_is_cut_has_no_end():
     assert likelihood.encode_story(words, num_words=4) == whole[:4]
 
 
-def test_lengths_are_those_of_the_smallest_table_of_positions():
-    models = build_models({}, {"max_target_positions": 30, "max_source_positions": 12})
-    likelihood = StoryLikelihood(models)
-    assert (likelihood.max_prompt_words, likelihood.max_story_words) == (9, 27)
-    story = likelihood.encode_story(["I"] * 50, num_words=likelihood.max_story_words)
-    assert len(scored(likelihood, [(likelihood.encode_prompt(["a"] * 9), story)])[0]) == 27
-
-
 def test_a_prompt_longer_than_the_positions_is_refused():
     likelihood = StoryLikelihood(build_models({}))
     with pytest.raises(

@@ -11,7 +11,6 @@ from fairseq_mm.data.feature_store_writer import FeatureStoreWriter
 from fairseq_mm.errors import UserError
 from fairseq_mm.retrieval.nearest_vectors import (
     VectorStore,
-    distances_to_mean,
     retrieve_shifted,
     shifted_vector,
 )
@@ -52,12 +51,6 @@ def test_shift_equals_the_equation(num_minus, num_plus):
     assert_close(shifted, expected)
     if not num_minus and not num_plus:
         np.testing.assert_array_equal(shifted, shifted_vector(query))
-
-
-def test_distances_to_the_mean_by_hand():
-    # mean (1, 1): (0, 0) is sqrt 2 away, (2, 1) and (0, 1) 1, (2, 2) sqrt 2
-    vectors = np.array([[0, 0], [2, 1], [0, 1], [2, 2]], dtype=np.float16)
-    np.testing.assert_allclose(distances_to_mean(vectors), [2**0.5, 1, 1, 2**0.5])
 
 
 @pytest.mark.parametrize(("top", "resort"), [(3, 0), (3, 9), (9, 9), (4, 2), (40, 50)])

@@ -95,15 +95,6 @@ def test_nearly_collapsed_vectors_equal_brute_force():
     )
 
 
-def test_summary_by_hand():
-    # one dimension: image 0 is 1, image 1 is -1; sentences 2, -1 (of 0), -3 (of 1)
-    # image 0: 2 is first. image 1: scores -2, 1, 3: -3 is first.
-    # sentence 0: image 0 first. sentence 1: image 1 before image 0. sentence 2: image 1 first.
-    found = rank_vectors(np.array([[1.0], [-1.0]]), np.array([[2.0], [-1.0], [-3.0]]), [0, 0, 1])
-    assert found.sentence_ranks.tolist() == [1, 1]
-    assert found.image_ranks.tolist() == [1, 2, 1]
-
-
 @pytest.mark.parametrize("bad", [np.nan, np.inf, 1e19])
 def test_vectors_of_a_broken_model_are_refused(bad):
     broken = np.eye(3)
