@@ -10,7 +10,7 @@ from typing import Any, Callable, NamedTuple, Optional
 from fairseq_mm.cli.arguments import FLAG, NUMBER, REPEATED
 from fairseq_mm.data import transcript_text
 from fairseq_mm.data.caption_text import CaptionTokenizer
-from fairseq_mm.data.split_text import SOURCE, TARGET
+from fairseq_mm.data.record_split import PROMPTS
 from fairseq_mm.data.story_text import tokenize_story_text
 from fairseq_mm.data.subwords import Subwords
 from fairseq_mm.errors import UserError
@@ -243,7 +243,7 @@ def _prompt_writer(args: argparse.Namespace) -> PromptWriter:
             dictionary=getattr(args, f"{prefix}_dictionary"),
             prefix=f"{prefix}-",  # messages name --source-threshold or --target-threshold
         )
-        for side, prefix, text in ((SOURCE, "source", "prompts"), (TARGET, "target", "stories"))
+        for side, prefix, text in zip(PROMPTS.sides, ("source", "target"), ("prompts", "stories"))
     }
     return PromptWriter(
         tokenize_story_text if args.tokenizer == "story" else str.split,

@@ -5,12 +5,9 @@ not change it. The text of How2's release is lower-cased and split into words al
 prepares other text in the same way.
 """
 
-import os
-from typing import Callable, Optional, Union
+from typing import Callable
 
 from fairseq_mm.data.caption_text import CaptionTokenizer
-from fairseq_mm.data.input_files import read_json
-from fairseq_mm.errors import UserError
 
 # fairseq names binarised files by two languages; these are the suffixes of How2's release
 SOURCE, TARGET = "tran", "desc"
@@ -25,17 +22,6 @@ TOKENIZERS: dict[str, Callable[[str], str]] = {
     "lower": str.lower,
     "words": lambda text: " ".join(_split_words(text)),
 }
-
-
-def prepared_tokenizer(folder: Union[str, os.PathLike]) -> Optional[str]:
-    """Return the name of the tokenizer that ``prepare.json`` of a data folder records; None if it
-    records no tokenizer."""
-    # a folder of fairseq-preprocess has no such file
-    try:
-        name = read_json(os.path.join(folder, "prepare.json"))["options"]["tokenizer"]
-    except (UserError, KeyError, TypeError):
-        return None
-    return name if isinstance(name, str) and name in TOKENIZERS else None
 
 
 def is_not_available(transcript: str) -> bool:

@@ -33,10 +33,11 @@ from fairseq_mm.data.binarised_text import load_dictionary
 from fairseq_mm.data.indexed_oov import oov_token, restore_oov_words
 from fairseq_mm.data.multimodal_dataset import MultimodalDataset
 from fairseq_mm.data.record_cache import load_texts
+from fairseq_mm.data.record_split import read_options
 from fairseq_mm.data.records import Split
 from fairseq_mm.data.reward_text import RewardText
 from fairseq_mm.data.subwords import Subwords
-from fairseq_mm.data.transcript_text import SOURCE, TOKENIZERS, prepared_tokenizer
+from fairseq_mm.data.transcript_text import SOURCE, TOKENIZERS
 from fairseq_mm.data.truncation import CutLines, CutVideos, NoiseVideos, TensorLines
 from fairseq_mm.errors import UserError
 from fairseq_mm.generation.constraints import SourceOovSearch
@@ -201,7 +202,8 @@ class VideoSummarizationTask(MultimodalTask):
             )
         logger.info(f"{paths[1]}: {len(target)} types")
         task = cls(cfg, target, Subwords.load(cfg.data))
-        task.tokenizer = prepared_tokenizer(cfg.data)
+        tokenizer = read_options(cfg.data).get("tokenizer")
+        task.tokenizer = tokenizer if tokenizer in list(TOKENIZERS) else None
         return task
 
     @classmethod

@@ -232,7 +232,7 @@ def test_a_full_disk_is_reported_in_one_line(monkeypatch, capsys):
 @pytest.mark.parametrize("path", sorted(CLI.glob("*.py")), ids=lambda path: path.stem)
 def test_fairseq_is_imported_after_its_warnings_were_silenced(path):
     """What is imported before ``register_quietly`` may import fairseq, which warns and logs."""
-    light = ("cli", "errors", "metrics", "data.split_text", "retrieval.pair_scores")
+    light = ("cli", "errors", "metrics", "data.record_split", "retrieval.pair_scores")
 
     def is_light(module):
         return module.startswith(tuple(f"fairseq_mm.{name}" for name in light))
