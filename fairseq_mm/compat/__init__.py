@@ -12,8 +12,6 @@ from fairseq_mm.compat.activation import activate, apply
 from fairseq_mm.compat.command_line import check_hydra_recipe
 from fairseq_mm.compat.loading import load_torch_file
 from fairseq_mm.compat.pytorch import (
-    compile_model,
-    explaining_failed_compilation,
     float32_by_default,
     is_out_of_memory,
     without_cudnn_attention,
@@ -24,8 +22,6 @@ __all__ = [
     "activate",
     "apply",
     "check_hydra_recipe",
-    "compile_model",
-    "explaining_failed_compilation",
     "float32_by_default",
     "is_ours",
     "is_out_of_memory",

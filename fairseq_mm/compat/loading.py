@@ -13,7 +13,6 @@ import re
 import sys
 import types
 import typing
-import zipfile
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -99,9 +98,9 @@ def load_torch_file(file: Any, map_location: Any = "cpu") -> Any:
 
     try:
         return torch.load(file, map_location=map_location, weights_only=True)
-    except OSError:
-        raise
     except Exception as error:  # torch raises nearly anything on other files
+        if isinstance(error, OSError) and error.filename is not None:
+            raise
         name = file if isinstance(file, (str, os.PathLike)) else getattr(file, "name", "checkpoint")
         match = re.search(r"GLOBAL (\S+)", str(error))
         lines = str(error).rpartition("WeightsUnpickler error: ")[2].strip().splitlines()
@@ -185,20 +184,3 @@ def named_failures(
         if find_message(error) is not None:
             raise
         raise UserError(f"{path}: {what}: {type(error).__name__}: {str(error)[:500]}") from error
-
-
-def check_is_whole(path: str) -> None:
-    """Check that a checkpoint is a regular file and was written completely, if it exists."""
-    if os.path.isdir(path):
-        raise UserError(f"{path}: must be a checkpoint, but is a folder.")
-    if not os.path.isfile(path):
-        return
-    with open(path, "rb") as file:
-        head = file.read(4)
-    # PyTorch writes zip archives, whose directory is at the end; a power failure can leave a file
-    # of zeros, whose size was already allocated
-    if head in (b"", b"\0\0\0\0") or (head[:2] == b"PK" and not zipfile.is_zipfile(path)):
-        raise UserError(
-            f"{path}: is cut off after {os.path.getsize(path):,} bytes, as by a kill of the "
-            "process that wrote it: give an earlier checkpoint."
-        )

@@ -175,9 +175,8 @@ REPAIRS: tuple[Repair, ...] = (
             "fairseq.trainer.Trainer.load_checkpoint",
         ),
         Scope.OURS,
-        "fairseq reads no model folder, and no averaged weights. A checkpoint that is cut off ends "
-        "in a traceback that does not name the file. The repairs of positions and precisions "
-        "change a checkpoint here, too.",
+        "fairseq reads no model folder, and no averaged weights. The repairs of positions "
+        "and precisions change a checkpoint here, too.",
         "permanent.",
     ),
     Repair(

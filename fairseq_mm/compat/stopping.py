@@ -14,7 +14,7 @@ import shutil
 import sys
 from typing import Any, Optional
 
-from fairseq_mm.compat.loading import check_is_whole, named_failures, use_averaged_weights
+from fairseq_mm.compat.loading import named_failures, use_averaged_weights
 from fairseq_mm.compat.model_folders import is_model_folder, load_model_folder
 from fairseq_mm.compat.scope import names_ours, uses_ours
 from fairseq_mm.errors import UserError, WeightsError
@@ -140,7 +140,6 @@ class Restart:
     reset_optimizer: bool
     reset_lr_scheduler: bool
     reset_meters: bool
-    arch: Optional[str] = None  # of the checkpoint
 
     def resume(self, trainer: Any, extra_state: dict[str, Any], epochs: Any) -> None:
         """Restore the state of the stopping rules, and end the training if a limit is reached."""
@@ -249,13 +248,10 @@ def hook_loaded_states() -> None:
     ) -> Any:
         if is_model_folder(path):
             return load_model_folder(path, arg_overrides)
-        check_is_whole(path)
         state = load(path, arg_overrides, *args, **kwargs)
         if _resuming is None:
             use_averaged_weights(state, path)
             return state
-        with contextlib.suppress(KeyError, TypeError):  # fairseq before 0.10 saved no config
-            _resuming.restart.arch = state["cfg"]["model"]["_name"]
         # fairseq's position in the data counts batches of one process
         position, cfg = state.get("extra_state", {}).get("train_iterator"), state.get("cfg")
         if position and cfg and names_ours(cfg) and "distributed_training" in cfg:
@@ -279,22 +275,13 @@ def hook_loaded_states() -> None:
         self.restart = Restart(filename, reset_optimizer, reset_lr_scheduler, reset_meters)
         _resuming = self
         try:
-            extra_state = resume(self, filename, *options)
+            return resume(self, filename, *options)
         except Exception as error:
-            # fairseq raises an error of its own for weights that do not fit, without the reason
-            arch = self.cfg.model._name
-            is_other = self.restart.arch not in (None, arch) and not reset_optimizer
-            if is_other and "load model parameters" in str(error):
-                raise UserError(
-                    f"{filename}: has --arch {self.restart.arch}, but this training has --arch "
-                    f"{arch}: give another --save-dir, or another checkpoint."
-                ) from error
             if isinstance(error.__context__, WeightsError):
                 raise UserError(f"{filename}: {error.__context__}") from None
             raise
         finally:
             _resuming = None
-        return extra_state
 
     checkpoint_utils.load_checkpoint_to_cpu = load_checkpoint_to_cpu
     Trainer.load_checkpoint = load_checkpoint

@@ -23,8 +23,6 @@ from torch import Tensor
 
 from fairseq_mm.compat import (
     activate,
-    compile_model,
-    explaining_failed_compilation,
     without_cudnn_attention,
 )
 from fairseq_mm.data.binarised_text import build_dictionary
@@ -302,23 +300,14 @@ class GenerationTask(GeneratesText, FairseqTask):
         # a criterion that samples seeds its samples by the update
         if hasattr(criterion, "update_num"):
             criterion.update_num = update_num
-        with without_cudnn_attention(), self._explaining_compilation():
+        with without_cudnn_attention():
             return super().train_step(sample, model, criterion, optimizer, update_num, ignore_grad)
-
-    def valid_step(
-        self, sample: dict[str, Any], model: Any, criterion: Any
-    ) -> tuple[Any, Any, dict[str, Any]]:
-        with self._explaining_compilation():  # in evaluation mode, a model is compiled once more
-            return super().valid_step(sample, model, criterion)
-
-    def _explaining_compilation(self) -> contextlib.AbstractContextManager[None]:
-        return explaining_failed_compilation() if self.cfg.compile else contextlib.nullcontext()
 
     def build_model(self, cfg: Any, from_checkpoint: bool = False) -> Any:
         """Build the model of a config, and with ``--compile`` compile it for training."""
         model = super().build_model(cfg, from_checkpoint)
         if self.cfg.compile and not from_checkpoint:
-            compile_model(model)
+            model.compile()  # at the first call; parameters keep their names
         return model
 
     def build_policy(self, model: Any, beam: int, *, sampling: bool, text: str) -> SamplingPolicy:

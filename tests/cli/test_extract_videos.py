@@ -66,7 +66,10 @@ def test_options_of_clips_reach_the_store(folder, tmp_path, capsys):
         (["clips", "--grid"], "--grid: is for models of images, but mc3_18 reads videos."),
         (["clips", "--layer", "x"], "--layer: is for models of images, but mc3_18 reads videos."),
         (["clips", "--model", "vgg16"], "--frames-per-clip: is for models of videos, but vgg16 "),
-        (["clips", "--fps", "0.001"], "`fps` must be 0.01 to 1000, but is 0.001 instead."),
+        (
+            ["clips", "--fps", "0.001"],
+            "`frames` must be 1 to 1024, `stride` 1 or more, and `f",
+        ),
         (["clips", "--crop", "none", "--resize", "short"], "frames of all videos must have one"),
         (["clips", "--model", "resnext101_3d"], "--model resnext101_3d: its weights are a file"),
     ],

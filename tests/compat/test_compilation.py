@@ -2,14 +2,12 @@
 
 import pytest
 import torch
-from toy_data import make_captions_folder, run_fairseq
-from toy_training_states import OPTIONS, train_until
+from toy_data import make_captions_folder
+from toy_training_states import train_until
 
 from fairseq_mm.compat import (
-    explaining_failed_compilation,
     without_cudnn_attention,
 )
-from fairseq_mm.errors import UserError
 
 TRAINING = ("--task", "multimodal_captioning", "--arch", "m_rnn_tiny")
 
@@ -30,38 +28,6 @@ def test_a_compiled_training_ends_with_the_same_weights(tmp_path, monkeypatch):
     assert compiled == ["MRnnModel"]
     for name, weights in plain["model"].items():
         torch.testing.assert_close(other["model"][name], weights)
-
-
-@pytest.mark.parametrize("fails_in_training", [True, False])
-def test_a_compiler_that_fails_in_an_update_or_a_validation_is_said(
-    tmp_path, monkeypatch, fails_in_training
-):
-    def compile_badly(model):
-        def backend(graph, inputs):
-            if model.training == fails_in_training:
-                raise OSError(28, "No space left on device")
-            return graph
-
-        original(model, backend=backend)
-
-    original = torch.nn.Module.compile
-    monkeypatch.setattr(torch.nn.Module, "compile", compile_badly)
-    make_captions_folder(tmp_path / "data")
-    options = (*OPTIONS, *TRAINING, "--max-update", 1, "--save-dir", tmp_path / "out", "--compile")
-    options = [option for option in options if option != "--disable-validation"]
-    message = r"^--compile: the model cannot be compiled: .*No space left.*Train without"
-    with pytest.raises(UserError, match=message):
-        run_fairseq(monkeypatch, "train", tmp_path / "data", *options)
-
-
-def test_a_failing_compiler_is_said():
-    from torch._dynamo.exc import TorchDynamoException
-
-    message = r"^--compile: the model cannot be compiled: no compiler found\. Train without"
-    with pytest.raises(UserError, match=message), explaining_failed_compilation():
-        raise TorchDynamoException("no compiler found\nat line 3")
-    with pytest.raises(ZeroDivisionError), explaining_failed_compilation():
-        raise ZeroDivisionError
 
 
 def test_attention_of_a_search_is_not_computed_by_cudnn(monkeypatch):
