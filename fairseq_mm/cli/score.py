@@ -50,16 +50,6 @@ METRICS = {
     # of the lines of a split, not of items
     "perplexity": Metric(None, ("perplexity", "perplexity_sentence"), ("reference_scores",)),
 }
-# option -> metrics that read it
-_READ_BY = {
-    "first_words": ("first_distinct",),
-    "bert_layer": ("bertscore",),
-    "device": tuple(score_models.METRICS),
-    **{
-        option: tuple(name for name, metric in METRICS.items() if option in metric.needs)
-        for option in _MODEL_OPTIONS
-    },
-}
 # value of --constant without TEXT; an empty TEXT, as from an unset variable of a shell, differs
 MOST_FREQUENT = "\0"
 COMPARE_SAMPLES = 1000
@@ -331,12 +321,10 @@ def _select_metrics(args: argparse.Namespace, split: Optional[Split]) -> tuple[l
         if unfit or args.references or args.references_of == "album":
             given = f" (--metrics {unfit[0]})" if unfit else ""
             raise UserError(f"--preset {args.preset}: scores stories without references{given}.")
-    for option, readers in _READ_BY.items():
-        chosen = [name for name in readers if name in metrics]
-        if getattr(args, option) is not None and not chosen:
-            raise UserError(f"{flag(option)}: needs --metrics {' or '.join(readers)}.")
-        if option in _MODEL_OPTIONS and chosen and getattr(args, option) is None:
-            raise UserError(f"--metrics {chosen[0]}: needs {flag(option)}.")
+    for name in metrics:
+        for option in _MODEL_OPTIONS:
+            if option in METRICS[name].needs and getattr(args, option) is None:
+                raise UserError(f"--metrics {name}: needs {flag(option)}.")
     if args.text_only and "rouge" not in metrics:
         raise UserError("--text-only: needs --preset how2, or another one with --metrics rouge.")
     return metrics, figures

@@ -104,11 +104,6 @@ def compute_gain(system: Optional[SystemScores], args: argparse.Namespace) -> di
     systems = _restrict_to_common_items([system, *systems] if system is not None else systems)
     # the baseline's figures are often a paper's, without scores by item: they count as exact
     is_resampled = all(system.by_item is not None for system in systems[:2])
-    if args.bootstrap and not is_resampled:
-        raise UserError(
-            "--bootstrap: needs the files of fairseq-mm score --per-item for --system and "
-            "--text-only."
-        )
     samples = SAMPLES if args.bootstrap is None else args.bootstrap
     gain = video_gain(*(system.figures for system in systems))
     result: dict[str, Any] = {
