@@ -16,7 +16,6 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any, Callable, Optional, Union
 
-from fairseq_mm.data.binarised_text import load_dictionary
 from fairseq_mm.data.indexed_oov import restore_oov_words
 from fairseq_mm.data.input_files import parse_json, read_json, read_lines, read_objects
 from fairseq_mm.data.records import Split, open_split, split_names
@@ -339,6 +338,9 @@ def check_generated_for(
     dictionary = split.dictionary_path(side)
     if not os.path.exists(dictionary):
         return f"not compared with {split.path}: there is no {dictionary}"
+    # it imports fairseq and torch, for seconds
+    from fairseq_mm.data.binarised_text import load_dictionary
+
     known = frozenset(load_dictionary(dictionary).symbols)
     texts = [
         " ".join(word if word in known else "<unk>" for word in words)

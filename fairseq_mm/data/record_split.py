@@ -224,8 +224,11 @@ class Split:
     def iterate_tokens(self, side: Optional[str] = None) -> Iterator[list[str]]:
         sides = self.sides
         place = len(sides) - 1 if side is None else sides.index(side)
-        for record, number in self.lines():
-            yield self.tokenize(record, number, place)
+        # not self.records, which hold the stories of WritingPrompts in a gigabyte of memory
+        is_cached = "records" in vars(self)
+        for record in self.records if is_cached else (record for _, record in self.iterate()):
+            for number in range(_count_lines(record, self.kind)):
+                yield self.tokenize(record, number, place)
 
     @property
     def sides(self) -> tuple[str, ...]:

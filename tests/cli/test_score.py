@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import subprocess
 import sys
 from pathlib import Path
 
@@ -138,6 +139,23 @@ def test_generated_records_name_their_folder_and_split(score, write, data):
     status, result, _, err = score(write("t.jsonl", "\n".join(lines)), folder=False)
     assert (status, err) == (0, "")
     assert figures(result)["bleu4"] == pytest.approx(expected_bleu()[3])
+
+
+WITHOUT_TORCH = """
+import sys
+sys.modules.update(dict.fromkeys(("torch", "fairseq", "torchvision")))
+from fairseq_mm.cli.main import main
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+def test_records_are_scored_without_torch_and_fairseq(write, data):
+    """They take seconds and hundreds of megabytes."""
+    arguments = ["score", write("t.jsonl", jsonl(TEXTS)), "--data", str(data), "--metrics", "bleu"]
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT_TORCH, *arguments], capture_output=True, text=True
+    )
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_every_figure_says_how_many_items_were_scored_and_what_is_missing(score, write):
