@@ -42,6 +42,7 @@ OPTIONS = {
 
 _RULES = (
     Rule("split", needs=("data",)),
+    Rule("weights", excludes=("data",), because="no image is read where features are given"),
     Rule("images", needs=("html",)),
     Rule("videos", needs=("html",), excludes=("gates",)),
     Rule("json", needs=("gates",)),

@@ -100,8 +100,6 @@ def inspect(args: argparse.Namespace, checkpoints: Sequence[Checkpoint]) -> Insp
                 ]
 
             yield Part([record], draw)
-        if args.html:
-            images.check()
 
     return Inspection(title, f"{model.architectures[0]}, {model.files[0]}", parts())
 
@@ -120,8 +118,6 @@ def _read_subjects(args: argparse.Namespace) -> tuple[list[Subject], Optional[Fe
             told = read_told_line(args.source, line, _parse_told, needed)
             subjects.append(told._replace(index=line, title=f"Line {line} of {args.source}"))
         return subjects, store
-    if args.weights:  # no extractor runs if there are features
-        raise UserError("--weights: no image is read where features are given; leave it out.")
     store = open_folder_features(args.data, args.features)
     split = open_split(args.data, args.split or "valid")
     stories = split.tokens()
@@ -156,7 +152,6 @@ class _StoryImages:
     """
 
     def __init__(self, folders: list[str], *, is_stored: bool) -> None:
-        self.folders = folders
         self.thumbnails = Thumbnails(folders, SIDE) if folders else None
         self.is_stored = is_stored
         self._embedded: dict[str, Any] = {}
@@ -175,9 +170,3 @@ class _StoryImages:
                 pixels = read_listed(file)
                 self._embedded[key] = EmbeddedImage(jpeg_uri(pixels, side=SIDE), *pixels.size)
         return self._embedded[key]
-
-    def check(self) -> None:
-        """Raise UserError if ``--images`` is given, but has no image of the stories."""
-        # A folder may lack some images, but a folder without any image of the stories is wrong.
-        if self.folders and not any(self._embedded.values()):
-            raise UserError(f"--images {' '.join(self.folders)}: has none of the stories' images.")

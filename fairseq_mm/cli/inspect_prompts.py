@@ -21,8 +21,6 @@ def inspect(args: argparse.Namespace, checkpoints: Sequence[Checkpoint]) -> Insp
     models = build_models(checkpoints, args.device)
     has_prompt = not models.are_language_models
     prompt, story = _read_text(args, has_prompt)
-    if not story or (has_prompt and not prompt):
-        raise UserError(f"{args.source or args.data}: story and prompt must have words.")
     inspected = inspect_story(models, prompt if has_prompt else None, story, num_words=args.words)
     of_part = "" if inspected.gates is None else ", attention of its trained part"
     number = len(inspected.words)

@@ -113,7 +113,6 @@ def _inspect_attention(
     lines: list[int],
 ) -> Iterator[Part]:
     videos: dict[str, Any] = {}
-    num_shown = 0
     if args.videos:
         import_av()  # reports a missing package before attention is computed
         videos = by_any_key(list_images(args.videos, ids="path", kind=VIDEOS))
@@ -121,7 +120,6 @@ def _inspect_attention(
         fields = get_fields(attention.line)
         times = Times(clip_step(inspection.attributes))
         if attention.id in videos:
-            num_shown += 1
             video = videos[attention.id]
             times = video_times(video, attention.num_frames, inspection.attributes)
         record = {
@@ -140,19 +138,13 @@ def _inspect_attention(
             return [make_video_section(line, inspection.transcript(line.line), fields, times)]
 
         yield Part([record], draw)
-    if args.html and args.videos and not num_shown:
-        raise UserError(f"--videos {' '.join(args.videos)}: has none of the lines' videos.")
 
 
 def clip_step(attributes: Mapping[str, Any], frame_rate: Optional[float] = None) -> Optional[float]:
-    """Return the seconds from the start of one feature's clip to the start of the next clip.
+    """Return the seconds from one feature's clip to the next; None if they are unknown.
 
-    The result is None if the seconds are unknown.
-
-    Args:
-        attributes: Attributes of the feature store: ``stride`` in frames, and ``frame_rate``.
-        frame_rate: Frame rate of the video file, used if the store's ``frame_rate`` is no number:
-            ``native`` means that every frame was read.
+    ``attributes`` are the store's ``stride`` in frames and ``frame_rate``. If the latter is
+    ``native`` (every frame was read), ``frame_rate``, the rate of the video file, is used.
     """
     stride = _number(attributes.get("stride"))
     rate = _number(attributes.get("frame_rate")) or frame_rate
@@ -168,13 +160,7 @@ def _number(value: Any) -> Optional[float]:
 
 
 def video_times(video: MediaFile, num_rows: int, attributes: Mapping[str, Any]) -> Times:
-    """Return the times of a video's features, and thumbnails of the video.
-
-    Args:
-        video: Video file.
-        num_rows: Number of the video's feature vectors, one per frame or clip.
-        attributes: Attributes of the feature store.
-    """
+    """Return the times of a video's ``num_rows`` features, and thumbnails of the video."""
     stride = _number(attributes.get("stride"))
     rate = _number(attributes.get("frame_rate"))
     if stride is None:
@@ -186,19 +172,16 @@ def video_times(video: MediaFile, num_rows: int, attributes: Mapping[str, Any]) 
     reader = VideoReader(video, keep_damaged=True)
     thumbnails: list[str] = []
     last_frame = None
-    try:
-        for number, (_, end, frame) in enumerate(reader.frames()):
-            last_frame = frame
-            while len(thumbnails) < count:
-                middle = middles[len(thumbnails)]
-                if (float(end) * rate if rate else number + 1) <= middle:
-                    break
-                thumbnails.append(jpeg_uri(frame, side=_SIDE, quality=_QUALITY))
-            # without a rate, all frames are decoded: the reader knows the rate at the end
-            if len(thumbnails) == count and rate:
+    for number, (_, end, frame) in enumerate(reader.frames()):
+        last_frame = frame
+        while len(thumbnails) < count:
+            middle = middles[len(thumbnails)]
+            if (float(end) * rate if rate else number + 1) <= middle:
                 break
-    except UserError as error:
-        raise UserError(f"{video.name}: {error}") from None
+            thumbnails.append(jpeg_uri(frame, side=_SIDE, quality=_QUALITY))
+        # without a rate, all frames are decoded: the reader knows the rate at the end
+        if len(thumbnails) == count and rate:
+            break
     while last_frame is not None and len(thumbnails) < count:
         # clips of a short video are filled up with its last frame
         thumbnails.append(jpeg_uri(last_frame, side=_SIDE, quality=_QUALITY))

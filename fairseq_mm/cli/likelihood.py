@@ -241,9 +241,7 @@ class PromptTexts(StoryTexts):
         self.rank, self.rank_draws = rank_prompts, draw_credits
         self.likelihood = StoryLikelihood(self.models, **self.options)
         most = self.likelihood.max_story_words
-        if args.words is not None and args.words > most:
-            raise UserError(f"--words {args.words}: the model has positions for {most} words.")
-        self.num_words = args.words or most
+        self.num_words = min(args.words or most, most)
         self.side = self._find_side(getattr(args, "side", None), split)
         self.texts = split.tokens(self.side)
         self.prompts: list[list[str]] = []

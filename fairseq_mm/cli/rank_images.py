@@ -77,15 +77,10 @@ def rank_images(args: argparse.Namespace, checkpoints: Sequence[Checkpoint]) -> 
     """
     started = time.time()
     by_vectors = all(each.kind == "vectors" for each in checkpoints)
-    if len(checkpoints) > 1 and not by_vectors:
+    if not by_vectors and (len(checkpoints) > 1 or checkpoints[0].reads_structure):
         raise UserError(
-            f"{checkpoints[0].path}: an ensemble ranks images by cosines, but this is no embedding "
-            "(vse_lstm, vse_gru, vse_bow); give one checkpoint."
-        )
-    if checkpoints[0].reads_structure:
-        raise UserError(
-            f"{checkpoints[0].path}: reads the tags of a sentence, and has no likelihood without "
-            "them: rank by a model of captions (m_rnn, mlbl_f) or of vectors (vse_lstm, vse_gru)."
+            f"{checkpoints[0].path}: must be one model of captions that reads no tags (m_rnn, "
+            "mlbl_f), or embeddings (vse_lstm, vse_gru, vse_bow)."
         )
     device = usable_device(args.device)
     models, task = load_on_data(checkpoints, args)

@@ -39,8 +39,6 @@ def rank_stories(args: argparse.Namespace, checkpoints: Sequence[Checkpoint]) ->
     if args.candidates < 2:
         raise UserError("--candidates: must be 2 or more, the story's own included.")
     texts: StoryTexts = load_texts(args, checkpoints)
-    if not texts.names:
-        raise UserError(f"{checkpoints[0].path}: is a language model, which reads no prompt.")
     lines = sample_lines(len(texts.texts), args.stories, args.seed)
     columns = condition_ranking.condition_columns(texts.names[line] for line in lines)
     if len(columns.texts) < args.candidates:

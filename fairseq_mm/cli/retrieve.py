@@ -134,8 +134,6 @@ def _run_prompts(args: argparse.Namespace) -> None:
     if args.prompt:
         check_encodable(" ".join(args.prompt), "--prompt")
         prompts = [" ".join(tokenize_story_text(prompt)) for prompt in args.prompt]
-        if not all(prompts):
-            raise UserError("--prompt: must have a word, but is empty.")
     else:
         prompts = read_prompts(args.split)
     # A single prompt takes too little time for a progress bar.

@@ -212,12 +212,6 @@ def _write_page(
     words = [f"\u2212 {word}" for word in args.minus or []]
     words += [f"+ {word}" for word in args.plus or []]
     query = Item(" ".join([name, *words]), [ItemText(query_text)], images)
-    # A folder may lack some images, but a folder without any image of the page is wrong.
-    if missing and not any(item.images for item in [*items, query]):
-        raise UserError(
-            f"--images {' '.join(args.images)}: has none of the {len(missing):,} images, such as "
-            f"{missing[0]}."
-        )
     sections = [
         gallery_section([query], heading="Query"),
         gallery_section(items, heading="Nearest"),

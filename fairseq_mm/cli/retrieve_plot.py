@@ -14,6 +14,7 @@ import argparse
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 from fairseq_mm.cli import arguments
 from fairseq_mm.cli.arguments import REPEATED, Rows
@@ -72,6 +73,8 @@ def run_plot(args: argparse.Namespace) -> None:
     embedder = load_store_embedder(opened, args)
     store = VectorStore(opened)
     ids = list(args.id)
+    for key in ids:
+        opened.count_rows(key)  # reports a missing item
     if args.near:
         for items in store.search(embedder.embed_texts(args.near), args.top):
             ids += [key for key, _ in items]
@@ -82,14 +85,11 @@ def run_plot(args: argparse.Namespace) -> None:
             "--near or --word."
         )
     plane = principal_components(np.concatenate([store[ids], embedder.embed_texts(words)]))
-    thumbnails = Thumbnails(args.images, _SIDE) if args.images else {}
-    missing = [key for key in ids if args.images and key not in thumbnails]
-    if missing:
-        raise UserError(f"--images: have none for {missing[0]!r}.")
+    thumbnails: Any = Thumbnails(args.images, _SIDE) if args.images else {}
     points = []
     for number, (label, (x, y)) in enumerate(zip([*ids, *words], plane.coordinates.tolist())):
         is_word = number >= len(ids)
-        uri = thumbnails.data_uri(label) if args.images and not is_word else None
+        uri = thumbnails.data_uri(label) if not is_word and label in thumbnails else None
         points.append(PlotPoint(label, x, y, is_word, uri))
     if args.jsonl:
         lines = [

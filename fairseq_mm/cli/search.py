@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from fairseq_mm.cli import arguments
-from fairseq_mm.cli.arguments import Rule
+from fairseq_mm.cli.arguments import REPEATED, Rows, Rule
 from fairseq_mm.cli.records import counted, open_output
 from fairseq_mm.cli.run_set_up import register_quietly
 from fairseq_mm.data.input_files import read_lines
@@ -39,49 +39,37 @@ if TYPE_CHECKING:
     from fairseq_mm.inference.image_index import SearchResult
 
 _SIDE = 320  # pixels of a thumbnail
+_RULES = (Rule("weights", needs=("image",), because="sentences need no image extractor"),)
+_ROWS: Rows = {
+    "folder": ("Folder of images that has an index.", {"metavar": "FOLDER"}),
+    "queries": ("Sentence or word to find.", {"nargs": "*", "metavar": "SENTENCE"}),
+    "--queries": (
+        "File with one sentence per line, searched after the sentences of the command line; may be "
+        "given again.",
+        {"dest": "query_files", "metavar": "FILE", **REPEATED},
+    ),
+    "--image": (
+        "Image to find similar images of; may be given again.",
+        {"metavar": "FILE", **REPEATED},
+    ),
+    "--count": (
+        "Number of images to show for each query (default: 10).",
+        {"type": arguments.positive, "default": 10, "metavar": "N"},
+    ),
+    "--index": (
+        "Index of the folder (default: .fairseq_mm/index.h5 in FOLDER).",
+        {"metavar": "FILE"},
+    ),
+}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("folder", metavar="FOLDER", help="Folder of images that has an index.")
-    parser.add_argument("queries", nargs="*", metavar="SENTENCE", help="Sentence or word to find.")
-    parser.add_argument(
-        "--queries",
-        action="append",
-        default=[],
-        dest="query_files",
-        metavar="FILE",
-        help="File with one sentence per line, searched after the sentences of the command "
-        "line; may be given again.",
-    )
-    parser.add_argument(
-        "--image",
-        action="append",
-        default=[],
-        metavar="FILE",
-        help="Image to find similar images of; may be given again.",
-    )
-    parser.add_argument(
-        "--count",
-        type=arguments.positive,
-        default=10,
-        metavar="N",
-        help="Number of images to show for each query (default: 10).",
-    )
+    arguments.add_rows(parser, _ROWS)
     arguments.add(
         parser,
-        *("html", "output", "jsonl"),
+        *("html", "output", "jsonl", "checkpoint", "weights"),
         html={"help": "Write a page of the images to this file."},
         jsonl={"help": "Write one JSON object per line, with the fields above."},
-    )
-    model = parser.add_argument_group("index and model")
-    model.add_argument(
-        "--index",
-        metavar="FILE",
-        help="Index of the folder (default: .fairseq_mm/index.h5 in FOLDER).",
-    )
-    arguments.add(
-        model,
-        *("checkpoint", "weights"),
         checkpoint={
             "required": False,
             "help": "Checkpoint that made the index (default: the path that the index records).",
@@ -93,12 +81,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-_RULES = (Rule("weights", needs=("image",), because="sentences need no image extractor"),)
-
-
 def run(args: argparse.Namespace) -> int:
     arguments.check(args, _RULES)
-    args.queries = [*args.queries, *_read_queries(args.query_files)]
+    for path in args.query_files:
+        args.queries += [line for _, line in read_lines(path) if line.strip()]
     if not args.queries and not args.image:
         raise UserError("no query: give a sentence, or an image (--image FILE).")
     register_quietly()
@@ -137,16 +123,6 @@ def run(args: argparse.Namespace) -> int:
             file=sys.stderr,
         )
     return 0
-
-
-def _read_queries(files: list[str]) -> list[str]:
-    queries: list[str] = []
-    for path in files:
-        lines = [line for _, line in read_lines(path)]
-        if not any(line.strip() for line in lines):
-            raise UserError(f"--queries {path}: must have a sentence per line, but is empty.")
-        queries += [line for line in lines if line.strip()]
-    return queries
 
 
 def _write(args: argparse.Namespace, queries: list[str], results: "list[SearchResult]") -> None:

@@ -71,15 +71,10 @@ class PromptRanking:
         """
         own = set(_get_parts(example))
         others = [other for parts, other in self.prompts.items() if own.isdisjoint(parts)]
-        if not others and example.features is not None:
-            raise UserError(
-                "ranking by images compares a story under its images and under images of other "
-                "sequences, but no sequence has other images: give more sequences."
-            )
         if not others:
             raise UserError(
-                "ranking by prompts compares a story under its prompt and under others, but there "
-                "is no other prompt: give some (--other-prompts FILE)."
+                "ranking compares a story under its own prompt or images and under others, but "
+                "there are no others: give more (prompts: --other-prompts FILE)."
             )
         order = np.random.default_rng([self.seed % 2**64, index]).permutation(len(others))
         return [others[i] for i in order[: self.distractors]]

@@ -113,9 +113,6 @@ class VectorStore:
 
     def __getitem__(self, ids: list[str]) -> np.ndarray:
         """Return the vectors with the keys ``ids``, ``[ids, K]``."""
-        for key in ids:
-            if key not in self._place_by_id:
-                raise UserError(f"{key!r} is not among the {len(self.ids)} vectors.")
         return self.vectors[[self._place_by_id[key] for key in ids]]
 
     def search(

@@ -197,5 +197,5 @@ def test_an_ensemble_ranks_by_the_mean_of_its_cosines(
     arguments[3] = f"{first}:{captioner / 'checkpoint_best.pt'}"
     assert main([*map(str, arguments)]) == 2
     err = capsys.readouterr().err
-    assert "checkpoint_best.pt: an ensemble ranks images by cosines, but" in err
+    assert "checkpoint_best.pt: must be one model of captions that" in err
     assert err.count("\n") == 1

@@ -196,7 +196,6 @@ def test_the_dictionary_tells_the_side(perplexity, trained, tmp_path):
 @pytest.mark.parametrize(
     ("name", "options", "message"),
     [
-        ("story", ["--words", 62], r"--words 62: the model has positions for 61 words\."),
         ("story", ["--side", "wp_source"], "generates stories, not prompts"),
         ("story", ["--split", "test"], ": has no split 'test', but "),
         ("story", ["--seed", -1], "--seed: must be 0 or more, but is -1"),

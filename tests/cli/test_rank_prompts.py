@@ -160,7 +160,6 @@ def test_prompts_that_differ_in_unknown_words_alone_are_equally_likely(rank, tra
         ),
         (["--split", "test"], ": has no split 'test', but "),
         (["--seed", -4], "--seed: must be 0 or more, but is -4"),
-        (["--words", 100], "--words 100: the model has positions for 61 words"),
         (["--device", "nowhere"], "^fairseq-mm rank: device nowhere: Expected one of"),
     ],
 )

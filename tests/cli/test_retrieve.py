@@ -86,7 +86,6 @@ def test_a_prompt_of_the_command_line_is_tokenised_and_its_story_has_line_breaks
     ("arguments", "message"),
     [
         (["--prompt", "qqq"], "--k 1: no training prompts have a word in common with 'qqq'."),
-        (["--prompt", " "], "--prompt: must have a word, but is empty."),
         (["--prompt", "dragon \udcff"], "--prompt: must be UTF-8 text, but is not (surrogates"),
         (["--split", "test"], ": has no split 'test', but train"),
         (["--output", "absent/x.jsonl"], "there is no folder absent."),

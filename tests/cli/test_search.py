@@ -82,10 +82,6 @@ def test_queries_of_a_file_follow_those_of_the_command_line(indexed, search, tmp
     assert f"<h1>{WORDS[1]}</h1>" in page
     assert "<h2>Nearest</h2>" in page
     assert f"<h2>{WORDS[1]}</h2>" not in page
-    file.write_text(" \n")
-    status, out, err = search(indexed, "--queries", file)
-    assert (status, out) == (2, "")
-    assert one_line(err).endswith(f"--queries {file}: must have a sentence per line, but is empty.")
     status, out, err = search(indexed, "--queries", tmp_path / "none.txt")
     assert (status, out) == (2, "")
     assert "none.txt: cannot be read (No such file or directory)" in one_line(err)

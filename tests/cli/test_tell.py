@@ -363,7 +363,7 @@ class TestBestOf:
             (["--best-of", 3, "--preset", "greedy"], "--best-of 3: needs --sampling, or"),
             (["--best-of", 3, "--nbest", 4], "and --nbest of at most 3"),
             (["--best-by", "score"], "--best-by: needs --best-of beside it"),
-            (["--best-of", 3, "--best-by", "ranking"], "there is no other prompt: give some"),
+            (["--best-of", 3, "--best-by", "ranking"], "there are no others: give more"),
             (["--best-of", 3, "--other-prompts", "x"], "--other-prompts: needs --best-by"),
         ],
     )

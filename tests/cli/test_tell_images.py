@@ -411,7 +411,7 @@ class TestBestOf:
             (["--mbr", "bleu", "--sampling", "--beam", 1], "2 or more samples for `mbr`, but is 1"),
             (
                 ["--sampling", "--best-of", 3, "--best-by", "ranking", "--limit", 1],
-                "no sequence has other images: give more sequences",
+                "there are no others: give more",
             ),
             (["--typical-p", 2], "`typical_p` must be above 0 and at most 1"),
         ],
