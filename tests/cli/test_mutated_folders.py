@@ -105,8 +105,9 @@ def test_a_changed_feature_store_is_found(copy, capsys, change):
     path = folder / "features.h5"
     with h5py.File(path, "r+") as file:
         change(file)
-    found = "stands in it twice" if change is repeat_id else "do not match the checksum that they"
+    found = "stands in it twice" if change is repeat_id else "do not match the digest that they"
     assert main(["doctor", "--data", str(folder)]) == 2
     assert found in capsys.readouterr().out
-    with pytest.raises(UserError, match=found):
-        load("captions", folder)
+    if change is repeat_id:  # rows are compared with the digest by doctor and store verify alone
+        with pytest.raises(UserError, match=found):
+            load("captions", folder)

@@ -131,17 +131,6 @@ def test_every_story_is_generated_exactly_once(generate, data, story, size, mult
         assert text_of(stories) == text_of(alone)
 
 
-def test_stories_are_sampled(generate, data, fusion):
-    options = ("--beam", "1", "--sampling", "--sampling-topk", "10", "--temperature", "0.8")
-    one, same, other = (
-        generate(data, fusion, *options, "--seed", seed, "--max-tokens", "50")
-        for seed in ("1", "1", "2")
-    )
-    assert sorted(one) == list(range(VALID))
-    assert one == same
-    assert one != other
-
-
 def test_stories_are_generated_from_typed_prompts(monkeypatch, capsys, generate, data, fusion):
     prompts = (data / "text" / "valid.wp_source").read_text()
     typed = data.parent / "typed"

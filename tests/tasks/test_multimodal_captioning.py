@@ -127,14 +127,6 @@ def test_sentences_begin_with_the_prefix_words(monkeypatch, capsys, tmp_path, da
         generate(monkeypatch, capsys, data, checkpoint, "--prefix-words", "zebra")
 
 
-def test_first_words_of_the_reference_can_be_given(monkeypatch, capsys, tmp_path, data):
-    checkpoint = train(monkeypatch, data, tmp_path / "ck")
-    options = ("--prefix-size", "2", "--beam", "1", "--max-len-b", "9")
-    hypotheses = generate(monkeypatch, capsys, data, checkpoint, *options)
-    for line, references in zip(sorted(hypotheses), valid_references(data)):
-        assert hypotheses[line].split()[:2] == references[0].split()[:2]
-
-
 def validation_of(checkpoint):
     state = torch.load(checkpoint, map_location="cpu")
     return state["extra_state"]["val_loss"], state["extra_state"]["best"]
@@ -256,7 +248,7 @@ def test_features_of_another_dimension_or_extractor_are_refused(
     write_store(tmp_path / "other.h5", keys, attributes={"extractor": "vgg19", "layer": "pool"})
     for name, message in (
         ("wide", "5-dimensional features, but the feature store has 9-dim"),
-        ("other", "extractor = 'drawn', but the feature store has 'vgg19'"),
+        ("other", "extractor = 'drawn', but .* has features with extractor = 'vgg19'"),
     ):
         options = ("--features", tmp_path / f"{name}.h5")
         with pytest.raises(UserError, match=message):
@@ -296,14 +288,3 @@ def test_weights_that_are_no_numbers_are_named(monkeypatch, capsys, data, tmp_pa
     torch.save(state, tmp_path / "nan.pt")
     with pytest.raises(UserError, match="weights hold NaN or infinite values: no caption has"):
         generate(monkeypatch, capsys, data, tmp_path / "nan.pt", "--batch-size", "3")
-
-
-def test_scores_that_overflow_are_named(monkeypatch, capsys, data, tmp_path):
-    checkpoint = train(monkeypatch, data, tmp_path / "ck", "--max-epoch", "1")
-    state = torch.load(checkpoint)
-    for weights in state["model"].values():
-        if weights.is_floating_point():
-            weights.fill_(3e38)
-    torch.save(state, tmp_path / "large.pt")
-    with pytest.raises(UserError, match="no caption has a probability: the model's scores are NaN"):
-        generate(monkeypatch, capsys, data, tmp_path / "large.pt", "--batch-size", "3")

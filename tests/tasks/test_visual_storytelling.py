@@ -252,17 +252,6 @@ def test_given_words_that_begin_no_story_are_refused(prefix):
         tell({}, prefix_words=prefix)
 
 
-def test_stories_follow_the_rules_of_the_configuration_by_default():
-    generator = generator_of()[2]
-    assert (generator.search.constraints.min_words, generator.search.constraints.max_words) == (
-        1,
-        50,
-    )
-    assert generator.max_len_b == 254
-    stories = tell({"beam": 1, "max_len_b": 30}, items=[3], limits=(50, 50))[3]
-    assert [lengths_of(story) for story in stories] == [[50] * 5]
-
-
 def test_scores_of_a_story_are_those_of_its_words_under_the_rules():
     constraints = constraints_of(1, 4, repetition_penalty=5.0)
     task, [model], generator = generator_of({"sampling": True}, constraints=constraints)
