@@ -291,7 +291,7 @@ class ImportedSplit(Split):
         # not _columns, which would hold all stories
         sides = [map(" ".join, self.iterate_tokens(side)) for side in self.pair]
         ids = self._read("ids")
-        for number, (prompt, story) in enumerate(zip(*sides)):
+        for number, (prompt, story) in enumerate(zip(*sides, strict=True)):
             record = {"prompt": prompt, "story": story}
             if ids is not None:
                 record = {"id": ids[number], **record}
