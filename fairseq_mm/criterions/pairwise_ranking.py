@@ -351,7 +351,7 @@ def _embed(model: nn.Module, batch: dict[str, Any]) -> tuple[Tensor, Tensor]:
 
 
 class CollapseWatch:
-    """Monitor of the training loss that warns if all embeddings have collapsed into one point."""
+    """Warn if the training loss shows that all embeddings have collapsed into one point."""
 
     def __init__(self) -> None:
         self.has_warned = False

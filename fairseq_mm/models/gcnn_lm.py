@@ -32,7 +32,7 @@ from fairseq_mm.models._bases import LoadStateDictMixin
 from fairseq_mm.models._conv_decoder import StoryDecoder
 from fairseq_mm.models._presets import register_presets
 from fairseq_mm.models._provenance import MODULE_NAME, Provenance
-from fairseq_mm.models._story_parts import build_trunk
+from fairseq_mm.models.conv_story import build_trunk
 
 DECODER_LAYERS = (
     "[(512, 4)] * 2 + [(512, 1)] + [(512, 4)] + [(768, 4)] * 2 + [(1024, 1)] + [(1024, 3)] * 2"

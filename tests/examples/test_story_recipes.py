@@ -16,8 +16,7 @@ from toy_data import PACKAGE, run_fairseq
 from toy_story_models import make_story_folder
 
 from fairseq_mm.cli.main import main
-from fairseq_mm.models._story_parts import part_options
-from fairseq_mm.models.conv_story import ConvStoryModel
+from fairseq_mm.models.conv_story import ConvStoryModel, part_options
 from fairseq_mm.prepare.upgrade import upgrade_folder
 
 EXAMPLE = PACKAGE.parent / "examples/hierarchical_story"

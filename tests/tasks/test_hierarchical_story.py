@@ -10,7 +10,7 @@ from toy_data import run_fairseq
 from toy_story_models import FUSION, make_story_folder
 
 from fairseq_mm.models._provenance import STATE_KEY
-from fairseq_mm.models._story_parts import FROZEN_STATE_KEY
+from fairseq_mm.models.conv_story import FROZEN_STATE_KEY
 
 VALID = 13  # no multiple of anything
 POSITIONS = ("--max-source-positions", "40", "--max-target-positions", "44")
