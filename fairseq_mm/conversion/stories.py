@@ -27,9 +27,14 @@ from fairseq_mm.models._fairseq_stories import (
     convert_weights,
     options_of_weights,
 )
-from fairseq_mm.models._options import parse_flag, parse_flags, parse_layers
 from fairseq_mm.models._provenance import MODULE_NAME, STATE_KEY, Provenance, list_words
-from fairseq_mm.models.conv_story import ConvStoryConfig, ConvStoryModel
+from fairseq_mm.models.conv_story import (
+    ConvStoryConfig,
+    ConvStoryModel,
+    parse_flag,
+    parse_flags,
+    parse_layers,
+)
 
 # Options that the weights do not show, or not always. The values are the defaults of fairseq's
 # first architecture, for checkpoints whose options lack them.

@@ -37,6 +37,7 @@ from fairseq.dataclass import ChoiceEnum, FairseqDataclass
 from fairseq.distributed import utils as distributed
 from fairseq.logging import metrics
 from torch import Tensor, nn
+from torch.distributed.nn.functional import all_gather
 
 from fairseq_mm.compat.options import check_sizes, option
 from fairseq_mm.errors import UserError
@@ -66,41 +67,14 @@ class Gatherer:
 
     def gather(self, rows: Tensor) -> Tensor:
         """Return the rows of all processes, in the order of the ranks."""
-        if rows.is_floating_point():
-            # all_gather of torch.distributed has no gradient.
-            return _Gather.apply(rows, self)
-        return self.gather_values(rows)
-
-    def gather_values(self, rows: Tensor) -> Tensor:
-        """Return the same rows as :meth:`gather`, but without gradients."""
         # all_gather needs tensors of equal size
         padded = rows.new_zeros(max(self.counts), *rows.shape[1:])
         count = self.counts[self.rank]
         padded[:count] = rows[:count]
-        gathered = distributed.all_gather(padded, self.group)
-        return torch.cat([x[:n] for x, n in zip(gathered, self.counts)])
-
-
-class _Gather(torch.autograd.Function):
-    """Gathering of all processes' rows; the backward pass sums gradients over all processes."""
-
-    @staticmethod
-    def forward(ctx: Any, rows: Tensor, places: Gatherer) -> Tensor:
-        ctx.places, ctx.shape = places, rows.shape
-        return places.gather_values(rows.detach())
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
-        places = ctx.places
-        # all_reduce works in place, and autograd may use the incoming gradient elsewhere.
-        gradient = gradient.contiguous().clone()
         # Every process has a loss of its own over all rows, so the gradient of a row is the sum
         # over processes.
-        distributed.all_reduce(gradient, places.group)
-        count = places.counts[places.rank]
-        own = gradient.new_zeros(ctx.shape)
-        own[:count] = gradient[places.start : places.start + count]
-        return own, None
+        gathered = all_gather(padded, self.group)
+        return torch.cat([x[:n] for x, n in zip(gathered, self.counts)])
 
 
 logger = logging.getLogger(__name__)

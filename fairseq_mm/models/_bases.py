@@ -12,7 +12,7 @@ from fairseq.models import (
 from torch import Tensor
 
 from fairseq_mm.compat.image_network import NETWORK_NAME, check_has_no_network
-from fairseq_mm.errors import WeightsError
+from fairseq_mm.errors import UserError, WeightsError
 from fairseq_mm.models._provenance import MODULE_NAME, Provenance
 from fairseq_mm.modules.decoding_caches import join_rows
 
@@ -179,3 +179,13 @@ class TextModel(EncoderDecoderModel):
     ) -> tuple[Tensor, Any]:
         encoder_out = self.encoder(src_tokens, src_lengths, **inputs)
         return self.decoder(prev_output_tokens, encoder_out)
+
+
+def check_one_dictionary(task: Any) -> None:
+    """Check that source and target of a task have one dictionary, whose embeddings they share."""
+    if task.source_dictionary != task.target_dictionary:
+        raise UserError(
+            f"source and target must have one dictionary, but have two, of "
+            f"{len(task.source_dictionary)} and {len(task.target_dictionary)} words: prepare with "
+            "--joined-dictionary."
+        )

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from fairseq_mm.compat.options import option
 from fairseq_mm.errors import UserError
-from fairseq_mm.models._options import check_one_dictionary
+from fairseq_mm.models._bases import check_one_dictionary
 from fairseq_mm.models._video_summary import (
     EncoderOut,
     TwoSourceDecoder,

@@ -53,6 +53,7 @@ from fairseq.models import ARCH_MODEL_REGISTRY, FairseqEncoderDecoderModel, regi
 from omegaconf import II
 from torch import Tensor, nn
 
+from fairseq_mm.compat.literals import parse_literal
 from fairseq_mm.compat.model_folders import is_model_folder, load_checkpoint
 from fairseq_mm.compat.options import option
 from fairseq_mm.errors import UserError
@@ -60,7 +61,6 @@ from fairseq_mm.models._bases import LoadStateDictMixin
 from fairseq_mm.models._conv_decoder import ConvEncoder, StoryDecoder
 from fairseq_mm.models._conv_trunk import ConvTrunk
 from fairseq_mm.models._fusion import Fusion, FusionDecoder, FusionEncoder
-from fairseq_mm.models._options import parse_flag, parse_flags, parse_layers
 from fairseq_mm.models._presets import register_presets
 from fairseq_mm.models._provenance import (
     MODULE_NAME,
@@ -133,6 +133,59 @@ class ConvStoryConfig(FairseqDataclass):
     max_target_positions: int = field(
         default=II("task.max_target_positions"), metadata={"least": 3}
     )
+
+
+_LAYERS = "a list of (channels, width), such as '[(512, 4)] * 4 + [(768, 4)] * 2'"
+_FLAGS = "True, False or a list of them, such as '[True] + [False] * 5'"
+
+
+def parse_layers(text: str, option: str) -> list[tuple[int, int]]:
+    """Parse the value of an option as a list of layers, pairs ``(channels, kernel width)``."""
+    layers = _parse(text, option, _LAYERS)
+    # type() and not isinstance(), because True is an int. The bound refuses sizes that would
+    # exhaust the memory.
+    if (
+        not isinstance(layers, list)
+        or not layers
+        or not all(
+            isinstance(layer, tuple)
+            and len(layer) == 2
+            and all(type(x) is int and 0 < x < 2**20 for x in layer)
+            for layer in layers
+        )
+    ):
+        raise _error(text, option, _LAYERS)
+    return layers
+
+
+def parse_flags(text: str, option: str, num_layers: int) -> list[bool]:
+    """Parse True, False or a list of flags, the value of an option, as one flag per layer."""
+    flags = _parse(str(text), option, _FLAGS)
+    if isinstance(flags, bool):
+        return [flags] * num_layers
+    if not isinstance(flags, list) or not all(isinstance(flag, bool) for flag in flags):
+        raise _error(text, option, _FLAGS)
+    if len(flags) != num_layers:
+        raise _error(text, option, f"a list of one entry for each of the {num_layers} layers")
+    return flags
+
+
+def parse_flag(text: str, option: str) -> bool:
+    flag = _parse(str(text), option, "True or False")
+    if not isinstance(flag, bool):
+        raise _error(text, option, "True or False")
+    return flag
+
+
+def _parse(text: str, option: str, expected: str) -> Any:
+    try:
+        return parse_literal(text)
+    except ValueError:
+        raise _error(text, option, expected) from None
+
+
+def _error(text: str, option: str, expected: str) -> UserError:
+    return UserError(f"{option} must be {expected}, but is {str(text)[:100]!r} instead.")
 
 
 # fairseq's moving average of weights skips names that contain "version"

@@ -42,8 +42,12 @@ from fairseq.models import register_model
 from torch import Tensor, nn
 
 from fairseq_mm.compat.options import option
-from fairseq_mm.models._bases import BatchFirstEncoder, FeatureDecoder, TextModel
-from fairseq_mm.models._options import check_one_dictionary
+from fairseq_mm.models._bases import (
+    BatchFirstEncoder,
+    FeatureDecoder,
+    TextModel,
+    check_one_dictionary,
+)
 from fairseq_mm.models._presets import register_presets
 from fairseq_mm.models._provenance import Provenance, list_words
 from fairseq_mm.modules.additive_attention import CoverageAttention

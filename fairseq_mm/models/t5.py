@@ -37,8 +37,7 @@ from torch import Tensor, nn
 
 from fairseq_mm.compat.options import option
 from fairseq_mm.errors import UserError
-from fairseq_mm.models._bases import EncoderOut, FeatureDecoder, TextModel
-from fairseq_mm.models._options import check_one_dictionary
+from fairseq_mm.models._bases import EncoderOut, FeatureDecoder, TextModel, check_one_dictionary
 from fairseq_mm.models._presets import register_presets
 from fairseq_mm.models._provenance import Provenance, list_words
 from fairseq_mm.modules.decoding_caches import BeamCache, group_rows, select_rows

@@ -62,8 +62,7 @@ from torch import Tensor
 
 from fairseq_mm.compat.options import option
 from fairseq_mm.errors import UserError
-from fairseq_mm.models._bases import LoadStateDictMixin
-from fairseq_mm.models._options import check_one_dictionary
+from fairseq_mm.models._bases import LoadStateDictMixin, check_one_dictionary
 from fairseq_mm.models._presets import register_presets
 from fairseq_mm.models._provenance import MODULE_NAME, STATE_KEY, Provenance
 from fairseq_mm.models._vg_bart_parts import DUPLICATES, VgBartDecoder, VgBartEncoder

@@ -16,8 +16,7 @@ from fairseq_mm.models._fairseq_stories import (
     format_list,
     options_of_weights,
 )
-from fairseq_mm.models._options import parse_flags, parse_layers
-from fairseq_mm.models.conv_story import ConvStoryModel, part_options
+from fairseq_mm.models.conv_story import ConvStoryModel, parse_flags, parse_layers, part_options
 
 B, S, T, PAD, EOS = 3, 7, 11, 1, 2
 SOURCE_TYPES, TARGET_TYPES = 21, 27

@@ -3,7 +3,7 @@
 import pytest
 
 from fairseq_mm.errors import UserError
-from fairseq_mm.models._options import parse_flag, parse_flags, parse_layers
+from fairseq_mm.models.conv_story import parse_flag, parse_flags, parse_layers
 
 
 @pytest.mark.parametrize(
