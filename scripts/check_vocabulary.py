@@ -51,6 +51,11 @@ EXCEPTIONS = [
     ),
     ("", r"picture[-_]dim", "an option in released checkpoints"),
     (
+        "fairseq_mm/criterions/chunked_cross_entropy.py",
+        r"sliced_cross_entropy|SlicedCrossEntropy|slice_megabytes",
+        "the old name, which checkpoints have",
+    ),
+    (
         "fairseq_mm/optim/adam_parameter_groups.py",
         r"adam_by_origin|AdamByOrigin",
         "the old name, which checkpoints have",

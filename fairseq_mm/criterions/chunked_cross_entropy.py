@@ -124,3 +124,18 @@ class ChunkedCrossEntropyCriterion(FairseqCriterion):
     @staticmethod
     def logging_outputs_can_be_summed() -> bool:
         return True
+
+
+@dataclass
+class SlicedCrossEntropyConfig(ChunkedCrossEntropyConfig):
+    slice_megabytes: int = option(CHUNK_BYTES // MEGABYTE, "The old name of --chunk-megabytes.")
+
+
+@register_criterion("sliced_cross_entropy", dataclass=SlicedCrossEntropyConfig)
+class SlicedCrossEntropyCriterion(ChunkedCrossEntropyCriterion):
+    """Criterion under the name, and with the option, that checkpoints from before 0.2.0 record."""
+
+    def __init__(
+        self, task: Any, sentence_avg: bool, label_smoothing: float, slice_megabytes: int
+    ) -> None:
+        super().__init__(task, sentence_avg, label_smoothing, slice_megabytes)

@@ -38,9 +38,9 @@ TASKS = {
     EMBEDDING: "--task multimodal_captioning --criterion pairwise_ranking",
     STRUCTURED: "--task multimodal_captioning --criterion cross_entropy",
     VISUAL_STORY: "--task visual_storytelling --criterion cross_entropy",
-    STORY: "--task hierarchical_story --criterion chunked_cross_entropy "
+    STORY: "--task hierarchical_story --criterion sliced_cross_entropy "
     "--max-source-positions 24 --max-target-positions 160",
-    LANGUAGE_MODEL: "--task language_modeling --criterion chunked_cross_entropy "
+    LANGUAGE_MODEL: "--task language_modeling --criterion sliced_cross_entropy "
     "--sample-break-mode eos --tokens-per-sample 62",
     SUMMARIZER: "--task video_summarization --criterion cross_entropy "
     "--max-source-positions 16 --max-target-positions 24 --max-frames 8",
