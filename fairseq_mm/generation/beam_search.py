@@ -63,19 +63,6 @@ class BeamSearch(fairseq_search.BeamSearch):
         prev_output_tokens: Optional[Tensor] = None,
         original_batch_idxs: Optional[Tensor] = None,
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Choose the best continuations of the beams of each input.
-
-        Args:
-            step: Number of tokens of the texts so far.
-            lprobs: [B, K, V] log-probabilities of the next word for K beams of B inputs.
-            scores: [B, K, t] sums of log-probabilities up to each token; None at step 0.
-            prev_output_tokens: Not used.
-            original_batch_idxs: Not used.
-
-        Returns:
-            Sums of log-probabilities, words, and the continued beams of C candidates for each
-                input, [B, C] each, the best first.
-        """
         number = 2 * lprobs.size(1)  # as fairseq takes of all beams of an input
         if not _is_faster(lprobs, number):
             return super().step(step, lprobs, scores, prev_output_tokens, original_batch_idxs)

@@ -35,18 +35,15 @@ _ACCEPTED: dict[type, tuple[tuple[type, ...], str]] = {
 }
 # the tenth power of a text's length is still a number of float32; published systems use 0 to 3
 LARGEST_LENPEN = 10.0
+_OR_ALL = "1 or more, or -1 for all tokens"
+_SHARE = "above 0 and at most 1, or -1 for all tokens"
 _AT_LEAST = {"beam": 1, "nbest": 1, "min_len": 1, "max_len_b": 1, "no_repeat_ngram_size": 0}
 
 
 def typed_option(name: str, value: Any, kind: type) -> Any:
-    """Check the type of an option's value, and return the value as a plain Python object.
+    """Return the value of an option as a plain ``bool``, ``int``, ``float`` or ``str``.
 
     NumPy's integers count as integers; ``True``, ``2.0`` and ``"3"`` do not.
-
-    Args:
-        name: Name of the option, for messages.
-        value: Value of the option.
-        kind: Type to return: ``bool``, ``int``, ``float`` or ``str``.
     """
     accepted, expected = _ACCEPTED[kind]
     # True is an Integral, but as a beam it is a mistake
@@ -135,7 +132,8 @@ class GenerationConfig:
             if name not in _OPTIONAL or getattr(self, name) is not None:
                 object.__setattr__(self, name, typed_option(name, getattr(self, name), kind))
         # at temperatures below 0.001, the probabilities are no float32 numbers
-        limits = (
+        p = ("sampling_topp", "typical_p")
+        limits = [
             *((name, getattr(self, name) >= x, f"{x} or more") for name, x in _AT_LEAST.items()),
             ("nbest", self.nbest <= self.beam, f"at most `beam` ({self.beam})"),
             ("temperature", 0.001 <= self.temperature < math.inf, "0.001 or more"),
@@ -144,22 +142,11 @@ class GenerationConfig:
             ("unkpen", math.isfinite(self.unkpen), "finite"),
             ("seed", -(2**63) <= self.seed < 2**64, "an integer of 64 bits"),
             ("weights_dtype", self.weights_dtype in WEIGHTS_DTYPES, _one_of(WEIGHTS_DTYPES)),
-            (
-                "sampling_topk",
-                self.sampling_topk == -1 or self.sampling_topk >= 1,
-                "1 or more, or -1 for all tokens",
-            ),
-            *(
-                (
-                    name,
-                    getattr(self, name) == -1 or 0 < getattr(self, name) <= 1,
-                    "above 0 and at most 1, or -1 for all tokens",
-                )
-                for name in ("sampling_topp", "typical_p")
-            ),
+            ("sampling_topk", self.sampling_topk == -1 or self.sampling_topk >= 1, _OR_ALL),
+            *((x, getattr(self, x) == -1 or 0 < getattr(self, x) <= 1, _SHARE) for x in p),
             ("mbr", self.mbr in (None, *UTILITIES), _one_of(UTILITIES)),
             ("beam", self.mbr is None or self.beam >= 2, "2 or more samples for `mbr`"),
-        )
+        ]
         for name, is_right, expected in limits:
             if not is_right:
                 value = _shortened(getattr(self, name))
@@ -174,12 +161,9 @@ class GenerationConfig:
         """Build the config of a task from the task's defaults, a preset and given options.
 
         Args:
-            task: Task with ``generation_defaults``, ``generation_presets`` and
-                ``generation_constraints``.
             preset: Name of a preset, whose values replace defaults. If None, the preset is the
                 task's ``default_preset``, or no preset if ``options`` has ``beam`` or ``sampling``.
-            **options: Fields of this class, and constraints of the task. They replace values of
-                the defaults and the preset.
+            **options: Fields of this class, and constraints of the task.
         """
         allowed: Mapping[str, Any] = getattr(task, "generation_constraints", {})
         types = {**_TYPES, **{name: type(value) for name, value in allowed.items()}}

@@ -91,8 +91,6 @@ class StoryConstraints:
             raise UserError(
                 f"`repetition_penalty` must be 0 or more, but is {repetition_penalty} instead."
             )
-        if no_repeat_ngram < 0:
-            raise UserError(f"`no_repeat_ngram` must be 0 or more, but is {no_repeat_ngram}.")
         self.min_words = min_words_per_sentence
         self.max_words = max_words_per_sentence
         self.repetition_penalty = repetition_penalty
@@ -112,16 +110,10 @@ class StoryConstraints:
         self._is_counted[[self.start, self.pad, self.end, self.separator]] = 0
 
     def apply(self, lprobs: Tensor, tokens: Tensor) -> Tensor:
-        """Apply the constraints to the log-probabilities of the next token of N stories.
+        """Apply the constraints to the log-probabilities [..., V] of the next token of N stories.
 
-        Args:
-            lprobs: [..., V] log-probabilities for V words, changed in place. The product of the
-                leading dimensions is N.
-            tokens: [N, t] token indices of the stories so far, beginning with fairseq's start
-                token ``</s>``.
-
-        Returns:
-            The tensor ``lprobs``.
+        ``lprobs`` is changed in place and returned; ``tokens`` [N, t] are the stories so far,
+        beginning with fairseq's start token ``</s>``.
         """
         rows = lprobs.view(-1, lprobs.size(-1))
         self._forbid_ends(rows, tokens)
@@ -132,15 +124,10 @@ class StoryConstraints:
         return lprobs
 
     def place_in_story(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
-        """Count the sentences and words of N stories so far.
+        """Return the number of complete sentences [N], and of words of the incomplete sentence [N].
 
-        Args:
-            tokens: [N, t] token indices of the stories so far, beginning with fairseq's start
-                token ``</s>``; padding at their ends is ignored.
-
-        Returns:
-            sentences: [N] number of complete sentences.
-            words: [N] number of words of the incomplete sentence.
+        ``tokens`` [N, t] are the stories so far, beginning with fairseq's start token ``</s>``;
+        padding at their ends is ignored.
         """
         is_separator = tokens.eq(self.separator)
         places = torch.arange(tokens.size(1), device=tokens.device)
@@ -149,13 +136,8 @@ class StoryConstraints:
         return is_separator.sum(dim=1), lengths - 1 - last
 
     def longest(self, tokens: Tensor) -> int:
-        """Return the maximum number of tokens of stories with given beginnings.
-
-        The result is the maximum over N beginnings; separators and ``</s>`` count.
-
-        Args:
-            tokens: [N, t] token indices of the beginnings, see :meth:`place_in_story`.
-        """
+        """Return the maximum number of tokens of stories that begin with ``tokens`` [N, t], with
+        separators and ``</s>``."""
         sentences, words = self.place_in_story(tokens)
         rest = (self.max_words - words).clamp(min=0) + 1
         rest += (NUM_IMAGES - 1 - sentences).clamp(min=0) * (self.max_words + 1)
@@ -211,13 +193,34 @@ class StoryConstraints:
         rows[row, word] = torch.where(is_left, rows[row, word], before)
 
 
-class ConstrainedSearch(Search):
-    """Search strategy of fairseq that applies the constraints of stories at every step.
+class WrappedSearch(Search):
+    """Base class of search strategies that change log-probabilities for another strategy.
 
     Args:
-        dictionary: Dictionary of the stories.
         search: Search strategy that chooses among the allowed words.
-        constraints: Constraints to apply.
+    """
+
+    def __init__(self, dictionary: Dictionary, search: Search) -> None:
+        super().__init__(dictionary)
+        self.search = search
+        self.supports_constraints = search.supports_constraints
+        self.stop_on_max_len = search.stop_on_max_len
+
+    def init_constraints(self, batch_constraints: Optional[Tensor], beam_size: int) -> None:
+        self.search.init_constraints(batch_constraints, beam_size)
+
+    def set_src_lengths(self, src_lengths: Tensor) -> None:
+        self.search.set_src_lengths(src_lengths)
+
+    def prune_sentences(self, batch_idxs: Tensor) -> None:
+        self.search.prune_sentences(batch_idxs)
+
+    def update_constraints(self, active_hypos: Tensor) -> None:
+        self.search.update_constraints(active_hypos)
+
+
+class ConstrainedSearch(WrappedSearch):
+    """Search strategy of fairseq that applies the constraints of stories at every step.
 
     Attributes:
         num_forced: Number of steps at the beginning in which a prefix may force the token; forced
@@ -227,8 +230,7 @@ class ConstrainedSearch(Search):
     def __init__(
         self, dictionary: Dictionary, search: Search, constraints: StoryConstraints
     ) -> None:
-        super().__init__(dictionary)
-        self.search = search
+        super().__init__(dictionary, search)
         self.constraints = constraints
         self.num_forced = 0
 
@@ -240,10 +242,6 @@ class ConstrainedSearch(Search):
         prev_output_tokens: Optional[Tensor] = None,
         original_batch_idxs: Optional[Tensor] = None,
     ) -> Any:
-        """Apply the constraints to ``lprobs``, then call ``step`` of the wrapped strategy.
-
-        The arguments are the same as in ``fairseq.search.Search.step``.
-        """
         assert prev_output_tokens is not None
         if step < self.num_forced:
             # fairseq leaves a token of the prefix as the only candidate of its step
@@ -254,12 +252,6 @@ class ConstrainedSearch(Search):
         else:
             self.constraints.apply(lprobs, prev_output_tokens)
         return self.search.step(step, lprobs, scores, prev_output_tokens, original_batch_idxs)
-
-    def prune_sentences(self, batch_idxs: Tensor) -> None:
-        self.search.prune_sentences(batch_idxs)
-
-    def update_constraints(self, active_hypos: Tensor) -> None:
-        self.search.update_constraints(active_hypos)
 
 
 def constrain_search(generator: Any, constraints: StoryConstraints) -> None:
@@ -275,14 +267,10 @@ def constrain_search(generator: Any, constraints: StoryConstraints) -> None:
 
 
 def begin_with(generator: Any, prefix: Optional[Tensor]) -> None:
-    """Set the prefix and maximum length of the next batch of stories in a constrained generator.
+    """Set the prefix of the next batch of stories in a constrained generator, and their maximum
+    length.
 
-    The maximum length is computed from the constraints and the prefix.
-
-    Args:
-        generator: Generator that :func:`constrain_search` has changed.
-        prefix: [B, p] token indices with which the B stories must begin, right-padded; None for no
-            prefix.
+    ``prefix`` has [B, p] token indices, right-padded, with which the stories must begin.
     """
     search = generator.search
     constraints: StoryConstraints = search.constraints
@@ -302,7 +290,7 @@ def begin_with(generator: Any, prefix: Optional[Tensor]) -> None:
     generator.max_len_b = length - 1
 
 
-class SourceOovSearch(Search):
+class SourceOovSearch(WrappedSearch):
     """Search strategy whose texts have no other indexed OOV tokens than their source text.
 
     The tokens ``<unk-0>``, ``<unk-1>``, ... stand for the words of a source text that are not in
@@ -311,25 +299,16 @@ class SourceOovSearch(Search):
     in the source would stand for no word and become ``<unk>``.
 
     Args:
-        dictionary: Dictionary of the generated text.
-        search: Search strategy that chooses among the allowed tokens.
         indices: Indices in the dictionary of the K indexed OOV tokens.
     """
 
     def __init__(self, dictionary: Dictionary, search: Search, indices: Sequence[int]) -> None:
-        super().__init__(dictionary)
-        self.search = search
-        self.supports_constraints = search.supports_constraints
-        self.stop_on_max_len = search.stop_on_max_len
+        super().__init__(dictionary, search)
         self.indices = torch.tensor(indices)
         self._is_absent = torch.empty(0)
 
     def begin(self, src_tokens: Tensor) -> None:
-        """Set the source texts of the next batch.
-
-        Args:
-            src_tokens: [B, S] token indices of the source texts.
-        """
+        """Set the source texts [B, S] (token indices) of the next batch."""
         self.indices = self.indices.to(src_tokens.device)
         is_there = src_tokens.unsqueeze(2).eq(self.indices).any(dim=1)
         self._is_absent = ~is_there  # [B, K]
@@ -342,10 +321,6 @@ class SourceOovSearch(Search):
         prev_output_tokens: Optional[Tensor] = None,
         original_batch_idxs: Optional[Tensor] = None,
     ) -> Any:
-        """Forbid OOV tokens that a text's source lacks, then call ``step`` of the wrapped strategy.
-
-        The arguments are the same as in ``fairseq.search.Search.step``.
-        """
         # the token of a forced prefix is the only candidate of its step, and stays
         is_free = lprobs.isfinite().sum(dim=2, keepdim=True) > 1  # [B, beam, 1]
         is_forbidden = self._is_absent.unsqueeze(1) & is_free  # [B, beam, K]
@@ -353,19 +328,10 @@ class SourceOovSearch(Search):
         lprobs[:, :, self.indices] = values
         return self.search.step(step, lprobs, scores, prev_output_tokens, original_batch_idxs)
 
-    def init_constraints(self, batch_constraints: Optional[Tensor], beam_size: int) -> None:
-        self.search.init_constraints(batch_constraints, beam_size)
-
-    def set_src_lengths(self, src_lengths: Tensor) -> None:
-        self.search.set_src_lengths(src_lengths)
-
     def prune_sentences(self, batch_idxs: Tensor) -> None:
         # by rows, not by the indices of the sources: two inputs of a batch may have the same index
         self._is_absent = self._is_absent[batch_idxs]
-        self.search.prune_sentences(batch_idxs)
-
-    def update_constraints(self, active_hypos: Tensor) -> None:
-        self.search.update_constraints(active_hypos)
+        super().prune_sentences(batch_idxs)
 
 
 def _find_indices(dictionary: Dictionary, words: Any) -> Tensor:

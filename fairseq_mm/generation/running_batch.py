@@ -47,8 +47,7 @@ class RunningBatch:
         generator: Generator of fairseq for which :func:`can_join` is True.
         sample: Batch of B inputs, as the task's dataset collates it.
         keys: Key of each input, under which :meth:`step` returns its hypotheses.
-        prefix: [B, p] tokens that the texts begin with, without ``</s>`` and padding; None for no
-            prefix.
+        prefix: [B, p] tokens that the texts begin with, without ``</s>`` and padding.
         start: Token before the first token of a text; None for ``</s>``.
     """
 
@@ -294,12 +293,10 @@ def watched(search: Any, num_rows: int, on_step: OnStep) -> Iterator[None]:
     """Call a function before each step of a search, in a ``with`` block.
 
     Args:
-        search: Search strategy of a generator of fairseq.
         num_rows: Number of inputs of the batch that is generated in the block.
         on_step: Function of the indices of the inputs whose texts are incomplete, and of tokens
-            [inputs, t]: the incomplete text of each input, beginning with fairseq's start token. In
-            a beam search, it is the beam with the highest score. If the function raises an
-            exception, the search ends.
+            [inputs, t], the incomplete text of each input. In a beam search, it is the beam with
+            the highest score. An exception of the function ends the search.
     """
     rows = list(range(num_rows))
     step, prune_sentences = search.step, search.prune_sentences

@@ -78,8 +78,6 @@ class SeededSampling(Search):
             step: Number of words of each text so far; a list of B numbers if the numbers differ
                 between the inputs. Inputs that have joined since the last step are at the end.
             lprobs: [B, beam, V] log-probabilities of the next word, ``-inf`` for forbidden words.
-            scores: [B, beam, t] sum of log-probabilities up to each word so far.
-            prev_output_tokens: Ignored.
             original_batch_idxs: [B] indices of the inputs, on which the random numbers depend.
 
         Returns:

@@ -40,14 +40,8 @@ def tokens_never_generated(dictionary: Dictionary, *, allow_unk: bool) -> list[i
 
 
 def read_typical_p(args: Any, cfg: Any) -> float:
-    """Return the generation option ``typical_p``; -1 for all tokens.
-
-    fairseq's parser of ``fairseq-generate`` does not have this option, so the task has it, too.
-
-    Args:
-        args: Options of generation; their value takes precedence.
-        cfg: Config of the task.
-    """
+    """Return the option ``typical_p`` of generation, or of the task, as fairseq's parser of
+    ``fairseq-generate`` lacks it; -1 for all tokens."""
     value = getattr(args, "typical_p", None)
     typical_p = float(getattr(cfg, "typical_p", -1.0) if value is None else value)
     if typical_p != -1 and not 0 < typical_p <= 1:
@@ -133,22 +127,13 @@ class GeneratesText:
     def check_ensemble_states(
         cls, first: str, ours: Mapping[str, Any], other: str, theirs: Mapping[str, Any]
     ) -> None:
-        """Check that two checkpoints can be an ensemble; subclasses override it.
+        """Check that two checkpoints, paths and contents, can be an ensemble.
 
-        The caller has already compared tasks, vocabularies and features.
-
-        Args:
-            first: Path of the first checkpoint.
-            ours: Content of the first checkpoint.
-            other: Path of the second checkpoint.
-            theirs: Content of the second checkpoint.
+        Tasks, vocabularies and features have already been compared.
         """
 
     def generator_for(self, models: Any, config: GenerationConfig, *, stream: int = 0) -> Any:
-        """Build fairseq's generator with the options of a config.
-
-        ``models`` and ``stream`` are explained in :meth:`build_generator`.
-        """
+        """Build fairseq's generator with the options of a config, see :meth:`build_generator`."""
         return self.build_generator(
             models,
             config.to_namespace(),
@@ -172,8 +157,6 @@ class GeneratesText:
         Args:
             models: One model, or the models of an ensemble.
             args: Some or all of fairseq's generation options, as attributes.
-            *others: Further arguments of ``FairseqTask.build_generator``.
-            **kwargs: Further keyword arguments of that method.
             allow_unk: True to allow ``<unk>`` in texts; None for the value in the task's config.
             seed: Seed of sampling; None for the value in the task's config.
             stream: Number of the stream of random numbers, see :class:`.SeededSampling`.
@@ -206,15 +189,11 @@ class GeneratesText:
         return generator
 
     def use_weights(self, generator: Any, models: Any) -> None:
-        """Pack the models' weights, and move the generator's forbidden tokens to their device.
+        """Pack the models' weights in the generator's type, and move its forbidden tokens to the
+        models' device.
 
-        The weights are packed in the type that the generator uses. This method is called for each
-        batch, because another generator may have packed them in another type. Weights do not change
-        while a model is trained, or if the generator scores given texts.
-
-        Args:
-            generator: Result of :meth:`build_generator`.
-            models: One model, or the models of an ensemble.
+        This method is called for each batch, because another generator may have packed them in
+        another type. Weights do not change while a model is trained, or if texts are scored.
         """
         dtype = getattr(generator, "weights_dtype", None)
         models = models if isinstance(models, (list, tuple)) else [models]

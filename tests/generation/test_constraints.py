@@ -188,7 +188,6 @@ def test_the_place_in_a_story_and_the_longest_that_may_follow():
         ({"min_words_per_sentence": 4, "max_words_per_sentence": 3}, r"\(3\), but is 4 instead"),
         ({"repetition_penalty": -1.0}, r"`repetition_penalty` must be 0 or more, but is -1\.0"),
         ({"repetition_penalty": math.nan}, "`repetition_penalty` must be 0 or more, but is nan"),
-        ({"no_repeat_ngram": -2}, "`no_repeat_ngram` must be 0 or more, but is -2"),
     ],
 )
 def test_values_out_of_range_are_refused(options, message):
