@@ -258,7 +258,6 @@ class Checkpoint:
         return "vectors" if self.is_embedding else self.task_class.kind if self.command else ""
 
     def check_embedding(self) -> None:
-        """Check that the model embeds images and sentences."""
         if not self.is_embedding:
             raise UserError(
                 f"{self.path}: must embed images and sentences (vse_lstm, vse_gru, vse_bow), but "
@@ -478,9 +477,7 @@ def load_models(
 def build_models(checkpoints: Sequence[Checkpoint], device: Optional[str] = None) -> LoadedModels:
     """Build the task and the models of checkpoints; several models are an ensemble.
 
-    Args:
-        checkpoints: Checkpoint of each model.
-        device: ``cpu``, ``cuda``, ``cuda:1``; by default a GPU if there is one.
+    ``device`` is ``cpu``, ``cuda``, ``cuda:1``; by default a GPU if there is one.
     """
     place = usable_device(device)
     first, *others = checkpoints

@@ -49,13 +49,7 @@ JOINING_STEPS = 1.0
 
 
 class _Numbered(NamedTuple):
-    """Input with its index for random numbers and its position in the list of inputs.
-
-    Attributes:
-        example: Input as the processor has read it.
-        index: Number that determines the random numbers of the input with sampling.
-        position: Position in the list of inputs.
-    """
+    """Input with its index for random numbers and its position in the list of inputs."""
 
     example: Example
     index: int
@@ -63,22 +57,14 @@ class _Numbered(NamedTuple):
 
 
 class _BatchLimit:
-    """Largest number of inputs of a batch, which is halved if memory is short.
-
-    Args:
-        size: Number of inputs at first.
-    """
+    """Largest number of inputs of a batch, which is halved if memory is short."""
 
     def __init__(self, size: int) -> None:
         self.size = size
         self._is_said = False
 
     def halve(self, size: int, noun: str, cause: str) -> None:
-        """Halve the limit after a batch of ``size`` inputs has not fit; log this the first time.
-
-        Raise UserError if the batch had one input. ``noun`` is the plural of an input, and
-        ``cause`` the message of the error.
-        """
+        """Halve the limit after a batch of ``size`` inputs (plural ``noun``) has not fit."""
         if size == 1:
             raise UserError(f"memory is short even for batches of one of the {noun}: {cause}")
         self.size = size // 2
@@ -138,9 +124,8 @@ class Generator(Picklable):
     def config(self, preset: Optional[str] = None, **options: Any) -> GenerationConfig:
         """Build a config for generating with the models, and check that its options fit them.
 
-        Args:
-            preset: Name of a preset of the task, whose values replace the defaults.
-            **options: Fields of :class:`.GenerationConfig` and constraints of the task.
+        The options are fields of :class:`.GenerationConfig`, and constraints of the task; they
+        replace values of the ``preset``.
         """
         config = GenerationConfig.of_task(self.task, preset, **options)
         positions = f"for which {self.files[0]} has positions"
@@ -168,10 +153,7 @@ class Generator(Picklable):
         return config
 
     def _fairseq_generator(self, config: GenerationConfig, stream: str) -> Any:
-        """Return fairseq's generator for a config.
-
-        ``stream``, one of ``STREAMS``, names the stream of random numbers for sampling.
-        """
+        """Return fairseq's generator for a config and one of the ``STREAMS``."""
         # `config` builds it to check the options, and `stream` asks for the same generator again
         if self._built is None or self._built[:2] != (config, stream):
             # a number for the stream: the seed of a sample is a list of integers
@@ -203,7 +185,6 @@ class Generator(Picklable):
                 input depend on its index. By default the positions of the inputs.
             batch_size: Number of inputs per batch; it changes only the speed.
             reading: Options for reading the inputs, see ``examples`` of the task's processor.
-            **options: Fields of :class:`.GenerationConfig` and constraints of the task.
 
         Returns:
             For one input, a list of its ``nbest`` hypotheses; for a list of inputs, a list of such
@@ -415,11 +396,8 @@ class Generator(Picklable):
         inputs: Sequence[_Numbered],
         batch: Optional[RunningBatch],
     ) -> tuple[RunningBatch, list[tuple[int, Any]]]:
-        """Make the first decoding step of inputs, and add unfinished inputs to a batch.
-
-        If ``batch`` is None, the inputs begin a new batch. Returns the batch, and the position and
-        fairseq's hypotheses of each input that is finished.
-        """
+        """Make the first decoding step of inputs, and add unfinished inputs to a batch, or to a new
+        one; return it, and position and fairseq's hypotheses of each input that is finished."""
         with torch.no_grad(), self.task.searching(generator, self.models):
             sample, prefix = self._collate(config, inputs)
             # `collate` sorts the inputs; `item` has their original places
@@ -435,10 +413,8 @@ class Generator(Picklable):
 
     @float32_by_default
     def _continue(self, batch: RunningBatch, most: float) -> tuple[int, list[tuple[int, Any]]]:
-        """Make decoding steps, at most ``most``, until the texts of an input are finished.
-
-        Returns the number of steps, and position and fairseq's hypotheses of finished inputs.
-        """
+        """Make at most ``most`` decoding steps, until the texts of an input are finished; return
+        the number of steps, and position and fairseq's hypotheses of finished inputs."""
         generator = batch.generator
         finished: list[tuple[int, Any]] = []
         num_steps = 0
@@ -569,7 +545,6 @@ class Generator(Picklable):
             texts: One text, or one for each input. All words must be in the vocabulary; a visual
                 story must have its separators between sentences.
             inputs: One input or a list of inputs, see :meth:`generate`; None for language models.
-            reading: Options for reading the inputs, see :meth:`generate`.
 
         Returns:
             A :class:`.Hypothesis` for one text, a list of hypotheses for a list of texts.
@@ -596,13 +571,9 @@ class Generator(Picklable):
         *,
         batch_size: Optional[int] = None,
     ) -> list[Hypothesis]:
-        """Compute log-probabilities of tokenized texts, for inputs that have been read.
+        """Return a :class:`.Hypothesis` with the log-probabilities of each text.
 
-        Returns a :class:`.Hypothesis` for each text, in order.
-
-        Args:
-            targets: Token indices [t] of each text, with ``</s>``.
-            examples: Input of each text, as read by ``self.processor.examples``.
+        ``targets`` are token indices [t] with ``</s>``, ``examples`` the inputs of the texts.
         """
         size = self._size_of_batches(batch_size)
         scored: dict[int, Hypothesis] = {}
@@ -638,12 +609,7 @@ def _without_iterator(inputs: Any) -> Any:
 
 
 def build_processor(loaded: LoadedModels, options: dict[str, Any]) -> Processor:
-    """Build the processor that reads inputs for the models' task.
-
-    Args:
-        loaded: Models with their task.
-        options: Keyword arguments of the processor; None values are left out.
-    """
+    """Build the processor of the models' task; options that are None are left out."""
     named = loaded.task.processor
     if isinstance(named, str):
         module, _, name = named.partition(":")
@@ -672,13 +638,9 @@ def generate_prompts(
     """Sample prompts from a language model (Fan et al. 2018, section 5.4).
 
     Args:
-        generator: Generator of the language model.
-        indices: Index of each prompt to generate; the random numbers of a prompt depend on it.
-        seed: Seed of the samples.
+        indices: Index of each prompt; the random numbers of a prompt depend on it.
         topk: Number of most probable tokens to sample from at each step; 0 samples from all.
-        temperature: Temperature of the softmax.
         max_words: Maximum number of words of a prompt; by default the model's number of positions.
-        batch_size: Number of prompts per batch; it changes only the speed.
 
     Returns:
         The prompts, as :class:`.prompt_processor.Prompt`.

@@ -31,8 +31,6 @@ def from_checkpoints(
     See :func:`fairseq_mm.from_pretrained`, which opens checkpoints by path.
 
     Args:
-        checkpoints: One checkpoint, or the checkpoints of an ensemble.
-        weights: Path of the weights (state dict) of the extractor of images or videos.
         prompt_model: Path of the checkpoint of a language model that generates prompts; several
             paths are an ensemble.
         embedding: Path of an embedding model's checkpoint, for models trained on its vectors.

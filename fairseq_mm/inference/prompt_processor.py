@@ -12,6 +12,7 @@ import torch
 
 from fairseq_mm.data.story_text import detokenize_story, tokenize_story_text
 from fairseq_mm.errors import UserError
+from fairseq_mm.generation.config import typed_option
 from fairseq_mm.inference.checkpoint import LoadedModels
 from fairseq_mm.inference.processor import Decoded, Example, Processor, read_field
 
@@ -99,18 +100,13 @@ class PromptProcessor(Processor[Union[str, Prompt, None]]):
         """Convert the text of a prompt to words and token indices.
 
         Args:
-            text: Detokenized prompt, or words separated by spaces as in WritingPrompts.
             truncate: True to cut off words for which the models have no positions; False to refuse
                 such a prompt.
         """
         file = self.loaded.files[0]
-        if not isinstance(text, str):
-            raise UserError(f"a prompt must be a string, but is a {type(text).__name__}.")
         if self.max_source_words is None:
-            raise UserError(
-                f"{file}: is a language model, which takes no prompt: give a number of stories "
-                "instead (--n)."
-            )
+            raise UserError(f"{file}: is a language model, which takes no prompt: give a number.")
+        text = typed_option("prompt", text, str)
         dictionary, limit = self.task.source_dictionary, self.max_source_words
         words = tokenize_story_text(text)
         shown = f"prompt {_shortened(text)!r}"

@@ -37,12 +37,7 @@ logger = logging.getLogger(__name__)
 
 
 def list_of_several(values: Any, name: str) -> list[Any]:
-    """Return the images or texts of an iterable as a list.
-
-    Args:
-        values: Value of the argument ``name``.
-        name: Name of the argument, for messages.
-    """
+    """Return the images or texts of the argument ``name`` as a list."""
     # a string is iterable, too: "dog.jpg" would be read as seven images
     is_one = isinstance(values, (str, bytes, os.PathLike, Image.Image)) or hasattr(values, "read")
     if is_one or not isinstance(values, Iterable):
@@ -131,8 +126,7 @@ class ImageReader(MediaReader):
         Threads decode the next batch while the network computes the current one.
 
         Args:
-            images: Paths, bytes, binary files, open images, arrays, or members of archives, see
-                :func:`.read_image`.
+            images: Paths, bytes, binary files, open images, arrays, or members of archives.
             batch_size: Number of images per batch of the extractor, by default 16 on a CPU and 128
                 on other devices; it changes only the speed.
             max_pixels: Maximum number of pixels of an image. Larger JPEGs are decoded at a reduced
@@ -192,11 +186,8 @@ class ImageReader(MediaReader):
     ) -> Generator[tuple[Union[np.ndarray, UserError], Any], None, None]:
         """Yield, for each image, its features or an error, and the second result of ``decode``.
 
-        Args:
-            images: Images, or files of images.
-            decode: Function that returns the pixels of an image, or the error if it cannot be read,
-                and a second value of any type, which is yielded unchanged.
-            batch_size: Number of images per batch of the extractor.
+        ``decode`` returns the pixels of an image, or the error if it cannot be read, and a second
+        value of any type.
         """
         extractor = self.extractor
         starts = range(0, len(images), batch_size)
@@ -218,10 +209,7 @@ class ImageReader(MediaReader):
                     yield (pixels if isinstance(pixels, UserError) else next(rows)), record
 
     def read_all_features(self, images: Sequence[AnyImage], **options: Any) -> list[np.ndarray]:
-        """Return the features [N, D] float32 of each image, in the order of the images.
-
-        The keyword options are the same as in :meth:`read_features`.
-        """
+        """Return the features [N, D] float32 of each image, see :meth:`read_features`."""
         features = []
         for number, rows in enumerate(self.read_features(images, **options)):
             if isinstance(rows, UserError):
@@ -285,14 +273,9 @@ class VideoReader(MediaReader):
         """Compute the features of the first clips of a video, at most ``max_frames``.
 
         Args:
-            video: Path, bytes, binary file, or member of an archive.
             batch_size: Number of clips per batch of the extractor, by default 8 on a CPU and 64
                 on other devices; it changes only the speed.
-            **options: Options of :meth:`.Extractor.first_clips`: ``max_pixels``,
-                ``num_images=0``.
-
-        Returns:
-            Features of the clips, and with ``num_images`` some of their frames.
+            **options: Options of :meth:`.Extractor.first_clips`.
         """
         size = batch_size or (8 if self.device.type == "cpu" else 64)
         return self.extractor.first_clips(video, self.max_frames, batch_size=size, **options)

@@ -65,14 +65,12 @@ class ScoredCaption(NamedTuple):
     """Candidate caption; :class:`.CandidateWeights` has the formula of its score.
 
     Attributes:
-        text: Words, separated by spaces.
-        score: Weighted sum of cosine and log-probability.
         cosine: Cosine between the vectors of image and caption, without penalty.
-        log_prob: Natural log-probability of the caption under the n-gram model: the mean or the sum
-            over words and ``</s>``.
+        log_prob: Natural log-probability under the n-gram model: mean or sum over words and
+            ``</s>``.
         penalty: Penalty of repeated content words, a factor of the cosine in ``score``.
-        condition: Kind of the vector that the caption was generated from, such as ``image`` for the
-            image's own vector; see :func:`.find_conditions`.
+        condition: Kind of the vector that the caption was generated from, see
+            :func:`.find_conditions`.
         structure: Part-of-speech tags that the caption was generated from, separated by spaces.
         nearest: Training sentence that is nearest to the image; None if it is not recorded here.
     """
@@ -113,12 +111,7 @@ class StructuredProcessor(CaptionProcessor):
 
 
 class StructuredCaption(NamedTuple):
-    """Best captions of one image.
-
-    Attributes:
-        captions: Different captions, the best first.
-        nearest: Training sentence that is nearest to the image.
-    """
+    """Different captions of one image, best first, and the training sentence nearest to it."""
 
     captions: list[ScoredCaption]
     nearest: NearestSentence
@@ -249,16 +242,7 @@ class StructuredCaptioner(Picklable):
     def caption_features(
         self, features: Sequence[np.ndarray], search: StructuredSearch
     ) -> Iterator[StructuredCaption]:
-        """Caption images from their features.
-
-        Args:
-            features: N feature vectors [N, D] of each image, from the extractor that the embedding
-                model was trained with.
-            search: Options for generating and ranking candidates.
-
-        Yields:
-            The captions of each image, in the order of the images.
-        """
+        """Yield the captions of each image from its features [N, D]."""
         if not features:
             return
         images = unit_vectors(self.embedder.embed_features(features), "image")
@@ -283,17 +267,8 @@ class StructuredCaptioner(Picklable):
     def _write(
         self, conditions: np.ndarray, draws: Draws, search: StructuredSearch
     ) -> list[list[tuple[int, ...]]]:
-        """Generate a sentence for each of B images and each sampled pair of vector and structure.
-
-        Args:
-            conditions: [B, C, K], C vectors of dimension K for each image.
-            draws: Sampled pairs of a vector and a structure, a sequence of part-of-speech tags.
-            search: Options for generating candidates.
-
-        Returns:
-            For each image, the token indices of the sentences without ``</s>``, in the order of
-            ``draws``.
-        """
+        """Return token indices of a sentence for each of B images and each sampled pair of a vector
+        and a structure. ``conditions`` [B, C, K] are C vectors of each image."""
         B, P, device = len(conditions), len(draws.structures), self.decoder.device
         tags = TagLines(draws.structures, self.tags)
         rows = [tags[pair] for pair in range(P)]
@@ -329,10 +304,9 @@ class StructuredCaptioner(Picklable):
         draws: Draws,
         search: StructuredSearch,
     ) -> list[list[ScoredCaption]]:
-        """Return the best ``search.top`` captions of each image.
+        """Return the best ``search.top`` captions of each image with the vectors ``images`` [B, K].
 
-        ``images`` are [B, K] vectors. ``written`` has the sentences from :meth:`_write`, generated
-        for the same images and the pairs ``draws``.
+        ``written`` has the sentences from :meth:`_write` for the pairs ``draws``.
         """
         place_of = {
             tokens: i for i, tokens in enumerate(dict.fromkeys(t for w in written for t in w))

@@ -36,17 +36,13 @@ def load_structured_captioner(
     """Load a captioner with one ``sc_nlm`` model, or an ensemble of several.
 
     Args:
-        checkpoints: Checkpoints of ``sc_nlm``; several are an ensemble.
-        embedding: Path of the checkpoint, or its folder, of the embedding model on whose vectors
-            the ``sc_nlm`` models were trained.
+        embedding: Path of the embedding model on whose vectors the ``sc_nlm`` models were trained.
         data: Folder with the training captions and their part-of-speech tags.
         vectors: Feature store with the vectors of the training captions, from ``fairseq-mm embed
             --split train --of sentences``; if None, the captions are embedded now.
         language_model: ARPA file of an n-gram model; if None, a Kneser-Ney trigram model of the
             training captions is estimated.
-        weights: Path of the image extractor's weights (state dict). If None, the folder of the
-            embedding model is searched for the file whose digest the checkpoint records.
-        device: ``cpu``, ``cuda``, ``cuda:1``; by default a GPU if there is one.
+        weights: Path of the image extractor's weights, see :class:`.MediaReader`.
     """
     for checkpoint in checkpoints:
         if not checkpoint.reads_structure:

@@ -37,7 +37,6 @@ class Transcript(NamedTuple):
         tokens: Token indices, truncated, with start and end symbols as in training.
         oov_words: Words that the tokens ``<unk-0>``, ``<unk-1>``, ... stand for.
         num_tokens: Number of tokens before truncation, without start and end symbols.
-        num_cut: Number of tokens that were cut off.
         is_available: False if the text is "transcript not available".
     """
 
@@ -51,10 +50,6 @@ class Transcript(NamedTuple):
 
 class TranscriptEncoder:
     """Encoder that converts the text of a transcript to tokens.
-
-    Args:
-        task: Task of the models, which has the dictionary, the subwords and the limits of length.
-        file: Path of the models' checkpoint, for messages.
 
     Attributes:
         limit: Maximum number of tokens of a transcript, without start and end symbols.
@@ -73,12 +68,10 @@ class TranscriptEncoder:
         self._known = frozenset(task.source_dictionary.symbols)
 
     def encode(self, text: Optional[str], *, tokenizer: Optional[str] = None) -> Transcript:
-        """Convert a transcript to the tokens that the models read.
+        """Convert a transcript (None: "transcript not available") to the tokens of the models.
 
-        Args:
-            text: Transcript; None for "transcript not available".
-            tokenizer: Name in ``TOKENIZERS`` of the normalisation before the text is split into
-                subwords; None for the normalisation of the training data.
+        ``tokenizer``, in ``TOKENIZERS``, normalises the text before it is split into subwords; by
+        default as in training.
         """
         text = NOT_AVAILABLE if text is None else typed_option("transcript", text, str)
         name = self.tokenizer if tokenizer is None else tokenizer
@@ -261,21 +254,15 @@ class VideoProcessor(Processor[AnyInput]):
             value = {"video" if self.reader.reads_video else "transcript": value}  # type: ignore[misc]
         unknown = set(value) - {"video", "transcript"}
         if unknown:
-            raise UserError(
-                f"an input must have `video` and `transcript`, but has `{unknown.pop()}`."
-            )
+            raise UserError(f"an input has `video` and `transcript`, but not `{unknown.pop()}`.")
         video, transcript = value.get("video"), value.get("transcript")
         reads_video = self.reader.reads_video
-        problem = ""
         if (video is not None) != reads_video:
             needed = "reads videos: give `video`, a file or features"
-            problem = (
-                f"{name} {needed if reads_video else 'reads no video: give `transcript` alone'}"
-            )
-        elif transcript is None and not reads_video:
-            problem = "there is no transcript, and no video is read"
-        if problem:
-            raise UserError(f"{problem}.")
+            needed = needed if reads_video else "reads no video: give `transcript` alone"
+            raise UserError(f"{name} {needed}.")
+        if transcript is None and not reads_video:
+            raise UserError("there is no transcript, and no video is read.")
         return video, transcript
 
     def _read_clips(self, video: Any, options: Mapping[str, Any]) -> FirstClips:

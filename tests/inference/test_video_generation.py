@@ -288,7 +288,7 @@ def test_bad_inputs_are_named(model, videos, tmp_path):
         r"^video 0: .*--arch vg_bart_tiny reads videos: give `video`", refusal({"transcript": "a"})
     )
     misspelt = {"video": videos[0], "text": "a"}
-    assert refusal(misspelt).endswith("must have `video` and `transcript`, but has `text`.")
+    assert refusal(misspelt).endswith("an input has `video` and `transcript`, but not `text`.")
     assert refusal(tmp_path / "absent.mp4").endswith("absent.mp4: No such file or directory.")
     assert refusal(b"no video").startswith("video 0: is no video, or its head or index is missing")
     expected = rf"^video 0: features must be \[frames, {DIM}\], but are \[2, 5\]"
@@ -357,7 +357,7 @@ def test_checkpoints_of_other_kinds_are_refused(trained, text, tmp_path):
         fairseq_mm.from_pretrained(best, prompt_model="any")
     with pytest.raises(UserError, match=r"carries no dictionary \(--arch transformer, .*--data"):
         fairseq_mm.from_pretrained(text / "transformer")
-    with pytest.raises(UserError, match=r"t5/.*: has another dictionary than"):
+    with pytest.raises(UserError, match=r"t5/.*: was trained with other dictionary than"):
         fairseq_mm.from_pretrained([best, of_text])
     with pytest.raises(UserError, match="cannot be in an ensemble with the others"):
         fairseq_mm.from_pretrained([text / "pointer_generator", of_text])
@@ -368,9 +368,9 @@ def test_checkpoints_of_other_kinds_are_refused(trained, text, tmp_path):
     state = torch.load(best)
     state["cfg"]["task"]["_name"] = "multimodal_captioning"
     torch.save(state, tmp_path / "other.pt")
-    with pytest.raises(UserError, match=r"other\.pt: was trained with --task multimodal_captioni"):
+    with pytest.raises(UserError, match=r"other\.pt: was trained with other task than"):
         fairseq_mm.from_pretrained([best, tmp_path / "other.pt"])
-    with pytest.raises(UserError, match=r"`data` is no option of a model that carries its vocab"):
+    with pytest.raises(UserError, match=r"`data` is no option of "):
         fairseq_mm.from_pretrained(best, data=trained)
 
 
