@@ -112,7 +112,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     from fairseq_mm.cli.score import split_metrics
-    from fairseq_mm.cli.score_inputs import find_split, read_score_references
+    from fairseq_mm.cli.score_inputs import find_source, read_score_references
     from fairseq_mm.data.records import open_split
     from fairseq_mm.report.html_page import render_page, write_page
     from fairseq_mm.report.item_gallery import gallery_section
@@ -125,7 +125,7 @@ def run(args: argparse.Namespace) -> None:
             raise UserError("--scores: leave it out; the report computes scores of --metrics.")
     if args.metrics is not None:
         split_metrics(args.metrics, METRICS)
-    args.split = args.split or find_split(args.hypotheses[0], args.data)
+    _, args.split = find_source(args.hypotheses[0], str(args.data), args.split)
     split = open_split(args.data, args.split)
     references = read_score_references(split, None)
     arguments.check_outputs({"output": str(args.output)}, [references.path])

@@ -248,10 +248,9 @@ def _check(args: argparse.Namespace) -> None:
     """Check the combination of options, and find the data folder and the split."""
     arguments.check(args, _RULES)
     texts = args.inputs or args.reference_scores
-    if args.data is None and args.references is None:
-        args.data, args.split = score_inputs.find_source(texts, args.split)
-    if args.split is None:
-        args.split = score_inputs.find_split(texts, args.data)
+    # with --references, the folder that a record names is not needed
+    source = None if args.references and args.data is None else texts
+    args.data, args.split = score_inputs.find_source(source, args.data, args.split)
     if args.references_of == "album" and (args.references or args.data is None):
         raise UserError("--references-of album: needs --data, and no --references.")
     preset = PRESETS[args.preset]

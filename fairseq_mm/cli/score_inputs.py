@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
-from typing import Any, Callable, Optional, Union
+from typing import Any, Callable, Optional
 
 from fairseq_mm.data.indexed_oov import restore_oov_words
 from fairseq_mm.data.input_files import parse_json, read_json, read_lines, read_objects
@@ -86,39 +86,35 @@ class JoinedTexts:
         }
 
 
-def find_source(path: Optional[str], split: Optional[str]) -> tuple[Optional[str], Optional[str]]:
-    """Return the data folder that the first JSON record of a file names, and ``split`` or else the
-    split that it names; None if it names none."""
-    if path is None or not os.path.isfile(path):
-        return None, split
-    _, line = next(read_lines(path), (0, ""))
-    record = parse_json(line) if line.startswith("{") and '"data"' in line else {}
-    if not isinstance(record.get("data"), str) or not isinstance(record.get("split"), str):
-        return None, split
-    return record["data"], split or record["split"]
+def find_source(
+    path: Optional[str], data: Optional[str], split: Optional[str]
+) -> tuple[Optional[str], str]:
+    """Return the data folder and the split for which a file of texts was generated.
 
-
-def find_split(path: Optional[str], data: Optional[Union[str, Path]]) -> str:
-    """Return the split of a data folder for which a file of texts was generated.
-
-    The split is the one that fairseq-generate names, or has the id of the file's first text;
-    ``valid`` if neither is known.
+    Without ``data``, the first JSON record may name both. Without ``split``, it is the one that
+    fairseq-generate names, or has the id of the file's first text; else ``valid``.
     """
-    text = ""
-    if path is not None and data is not None and os.path.isfile(path):
-        text = Path(path).read_text(encoding="utf-8-sig", errors="replace")
+    if path is None or not os.path.isfile(path):
+        return data, split or "valid"
+    if data is None:
+        _, line = next(read_lines(path), (0, ""))
+        record = parse_json(line) if line.startswith("{") and '"data"' in line else {}
+        if isinstance(record.get("data"), str) and isinstance(record.get("split"), str):
+            return record["data"], split or record["split"]
+    if data is None or split is not None:
+        return data, split or "valid"
+    text = Path(path).read_text(encoding="utf-8-sig", errors="replace")
     logged = find_splits(text)
     if logged:
-        return logged[0].split(",")[0]
+        return data, logged[0].split(",")[0]
     # {"id": "a.jpg", ...} of commands, "image_id" of COCO, or id, tab and text
     first = re.match(r'[\[\s]*\{.*?"(?:image_)?id": *"?(.*?)"?[,}]|(.*?)\t', text, re.DOTALL)
     key = (first[1] or first[2]) if first else None
-    names = split_names(data) if key else []
-    for name in sorted(names, key=lambda name: name != "valid"):
+    for name in sorted(split_names(data) if key else [], key=lambda name: name != "valid"):
         ids = open_split(data, name).keys or ()
         if key in ids or PurePosixPath(str(key)).name in ids:
-            return name
-    return "valid"
+            return data, name
+    return data, "valid"
 
 
 def read_score_references(
