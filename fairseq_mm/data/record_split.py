@@ -77,6 +77,8 @@ KINDS = (
 CAPTIONS, VISUAL_STORIES, PROMPTS, VIDEOS = KINDS
 
 _TEXT = {"id", "album", "prompt", "story", "transcript", "summary", "tokens"}
+# of users' own lines, from which prepare makes records
+_TEXT |= {"image", "video", "split", "transcript_file"}
 _TEXTS = {"captions", "tags", "images", "sentences", "missing", "unknowns", "references"}
 _TEXTS |= {"album_references"}
 
@@ -117,7 +119,7 @@ class Split:
         """Yield ``path:line`` and the checked record of each line of the file."""
         kind = self.kind
         for where, record in read_objects(self.path):
-            _check_record(record, kind, where)
+            check_record(record, kind, where)
             yield where, record
 
     @cached_property
@@ -349,7 +351,9 @@ def _count_lines(record: Record, kind: Kind) -> int:
     return 0 if record.get("reference_only") else 1
 
 
-def _check_record(record: Record, kind: Kind, where: str) -> None:
+def check_record(record: Record, kind: Kind, where: str) -> None:
+    """Check the fields of a record, or of a user's own line: those that ``kind`` requires, and the
+    types and lengths of all that are known. ``where`` (``path:line``) is for messages."""
     for name in kind.required:
         if name not in record:
             raise UserError(f"{where}: must have the field `{name}`, but has not.")

@@ -24,14 +24,12 @@ class Field(NamedTuple):
     Attributes:
         name: Name of the field in the user's JSON lines.
         many: True for a list of texts, False for one text.
-        length: Required length of the list; None for any length.
         may_be_file: True if the field may contain the name of a text or subtitle file.
         remedy: End of the error message about an empty text.
     """
 
     name: str
     many: bool = False
-    length: Optional[int] = None
     may_be_file: bool = False
     remedy: str = ""
 

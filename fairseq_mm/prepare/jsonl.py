@@ -1,6 +1,5 @@
 """Reads a user's own JSON lines, one example per line with the fields of a task."""
 
-import json
 import os
 import re
 from collections import Counter
@@ -10,8 +9,9 @@ from pathlib import Path, PurePosixPath
 from typing import Any, Optional
 
 from fairseq_mm.data.input_files import SPLITS, check_id, parse_object, read_id, read_lines
+from fairseq_mm.data.record_split import KINDS, check_record
 from fairseq_mm.errors import UserError
-from fairseq_mm.prepare.corpus import Corpus, Example, Field, FieldTable, Streamed, check_once
+from fairseq_mm.prepare.corpus import Corpus, Example, FieldTable, Streamed, check_once
 from fairseq_mm.prepare.subtitles import TRANSCRIPT_SUFFIXES, read_transcript
 
 KEYS = ("name", "stem", "path")
@@ -117,7 +117,7 @@ class _Reader:
         table = self.table
         self.number += 1
         texts: dict[str, list[str]] = {}
-        for name, many, _, may_be_file, _ in table.texts:
+        for name, many, may_be_file, _ in table.texts:
             value = text_or_file(entry, name, folder, where) if may_be_file else entry[name]
             texts[name] = list(value) if many else [value]
         key, album = read_id(entry, where, what=_article(table.noun)), entry.get("album")
@@ -152,41 +152,19 @@ class _Reader:
 def _parse(table: FieldTable, line: str, where: str) -> dict[str, Any]:
     """Parse a JSON line, and return all of its fields as a dict."""
     entry = parse_object(line, where)
-    required = [*([table.visual] if table.visual else []), *table.texts]
-    for field in required:
-        name = field.name
-        if field.may_be_file and f"{name}_file" in entry:
-            name = f"{name}_file"
-        if name not in entry:
-            raise UserError(
-                f"{where}: field `{name}` is missing; found {', '.join(entry) or 'none'}."
-            )
-        _check_type(table, field._replace(name=name), entry[name], where)
-    # read_id checks the id; sorted, since a set would report another field first in each run
-    for name in sorted({*table.uniform, "split"} - {"id"}):
-        if entry.get(name) is not None:
-            _check_type(table, Field(name), entry[name], where)
-    if entry.get("split") not in (None, *SPLITS):
+    required = [] if table.visual is None else [table.visual.name]
+    for field in table.texts:
+        file = f"{field.name}_file"
+        required.append(file if field.may_be_file and file in entry else field.name)
+    kind = next(kind for kind in KINDS if kind.name == table.kind)
+    # a field that is null is none; the id is checked where it is read
+    given = {name: x for name, x in entry.items() if x is not None and name != "id"}
+    check_record(given, kind._replace(required=tuple(required)), where)
+    if given.get("split", "train") not in SPLITS:
         raise UserError(
-            f"{where}: `split` must be train, valid or test, but is "
-            f"{json.dumps(entry['split'])[:80]} instead."
+            f"{where}: `split` must be train, valid or test, but is {given['split']!r:.80}."
         )
     return entry
-
-
-def _check_type(table: FieldTable, field: Field, value: object, where: str) -> None:
-    number = "" if field.length is None else f"{field.length} "
-    texts = value if field.many and isinstance(value, list) else [None if field.many else value]
-    if not all(isinstance(text, str) for text in texts):
-        expected = f"a list of {number}texts" if field.many else "text"
-        raise UserError(
-            f"{where}: `{field.name}` must be {expected}, but is {json.dumps(value)[:80]} instead."
-        )
-    if isinstance(value, list) and field.length is not None and len(value) != field.length:
-        raise UserError(
-            f"{where}: {_article(table.noun)} has {field.length} {field.name}, but this one has "
-            f"{len(value)}."
-        )
 
 
 def text_or_file(entry: dict[str, Any], name: str, folder: Path, where: str = "") -> str:

@@ -20,7 +20,7 @@ keep them without those images, which the field "missing" lists.
 from typing import Optional
 
 from fairseq_mm.data.record_split import Record
-from fairseq_mm.data.story_text import NUM_IMAGES, SEPARATOR, join_sentences
+from fairseq_mm.data.story_text import SEPARATOR, join_sentences
 from fairseq_mm.prepare.corpus import Example, Field, FieldTable
 from fairseq_mm.prepare.writer import FolderWriter
 
@@ -29,8 +29,8 @@ TABLE = FieldTable(
     noun="story",
     nouns="stories",
     groups="albums",
-    texts=(Field("sentences", many=True, length=NUM_IMAGES),),
-    visual=Field("images", many=True, length=NUM_IMAGES),
+    texts=(Field("sentences", many=True),),
+    visual=Field("images", many=True),
     uniform=("id", "album"),
 )
 

@@ -63,9 +63,9 @@ def test_keys_are_named_as_extract_names_them(tmp_path, keys, expected):
 @pytest.mark.parametrize(
     ("lines", "message"),
     [
-        ([video(), video(summary=None)], r":2: field `summary` is missing; found video, trans"),
-        ([video(transcript=None)], r":1: field `transcript` is missing"),
-        ([video(transcript=["a"])], r':1: `transcript` must be text, but is \["a"\] instead'),
+        ([video(), video(summary=None)], r":2: must have the field `summary`, but has not"),
+        ([video(transcript=None)], r":1: must have the field `transcript`, but has not"),
+        ([video(transcript=["a"])], r":1: `transcript` must be text, but is \"\['a'\]"),
         (
             [video(), video(video="w/a.mp4")],
             r":2: w/a\.mp4 and v/a\.mp4 \(.*:1\) would both .*keys",
