@@ -30,9 +30,8 @@ class PastAttention(NamedTuple):
         layer: Index of the decoder layer, from 0.
         strides: [H] stride of each head, which attends to every stride-th position.
         zero: [H, T] weight of the zero slot, whose key and value are zeros.
-        distance: [H, T] mean distance in words to the attended words, without the zero slot; NaN if
-            only the zero slot has weight. A word never attends to the word directly before it, so
-            the distance is 2 or more.
+        distance: [H, T] mean distance in words to the attended words, 2 or more, without the zero
+            slot; NaN if only the zero slot has weight.
     """
 
     layer: int
@@ -55,11 +54,10 @@ class Inspection(NamedTuple):
         words: Words as written, even if the dictionary does not contain them.
         is_known: [T] True if the word is in the dictionary.
         log_probs: [T] natural logarithms of the words' probabilities.
-        gates: [2, T] gates g1 of the trained model and g2 of the pretrained model when the word is
+        gates: [2, T] gates g1 of the trained and g2 of the pretrained model when the word is
             predicted, averaged over channels; None without fusion.
         prompt: S words of the prompt, including ``</s>``; empty for a language model.
-        source: Dict from the index of a layer to the [H, T, S] attention of its H heads to the
-            prompt.
+        source: [H, T, S] attention to the prompt by layer.
         past: Self-attention of each layer that has self-attention.
     """
 

@@ -28,12 +28,8 @@ _SHOWS = (
 
 
 class AttentionKinds(NamedTuple):
-    """Kinds of attention that a model has.
-
-    Attributes:
-        images: True if each word attends to all five images.
-        slices: True if each word attends to the slices of its image.
-        grid: True if a non-local block compares the positions of an image's grid.
+    """Kinds of attention of a model: of each word to all five images, of each word to the slices of
+    its image, and of the positions of an image's grid to each other (a non-local block).
     """
 
     images: bool
@@ -45,16 +41,14 @@ class VisualStoryInspection(NamedTuple):
     """Attention and likelihood of one story of T words; the ends of sentences count as words.
 
     Attributes:
-        words: Words as written, even if the dictionary does not contain them; sentences end with
-            ``<sent>``, the story ends with ``</s>``.
-        sentences: [T] index of the word's sentence, which is also the index of its image, from 0.
+        words: Words as written; sentences end with ``<sent>``, the story with ``</s>``.
+        sentences: [T] index of the word's sentence, and of its image, from 0.
         is_known: [T] True if the word is in the dictionary.
         log_probs: [T] natural logarithms of the words' probabilities.
         image_padding_mask: [5] bool, True for missing images.
         image_weights: [T, 5] weights of the images when the word is generated, averaged over the
             heads of the last layer; None if each word attends to one image only.
-        slice_weights: [T, S] weights of the S slices of the word's image when the word is
-            generated; None if the model has no slices.
+        slice_weights: [T, S] weights of the S slices of the word's image; None without slices.
         similarities: [5, R, R] similarities f(x_i, x_j) of the R grid positions in the non-local
             block; zeros for missing images; None without such a block.
     """

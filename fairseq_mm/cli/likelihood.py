@@ -32,8 +32,7 @@ KINDS = {
     "summaries": "summaries of videos",
 }
 WORDS_HELP = (
-    "Score only the first N words of each story of a prompt; the end of a truncated story is not "
-    "scored (default: as many as the model has positions for)."
+    "Score only the first N words of a story, without an end (default: the model's positions)."
 )
 # number of tokens of texts in a batch, padding included; 32000 on other devices
 BATCH_TOKENS = {"cpu": 4000}

@@ -3,17 +3,15 @@ fit their own prompt or images better than others.
 
   fairseq-mm rank data-bin/flickr8k --checkpoint checkpoints/m_rnn \\
       --split valid --top 5
-  fairseq-mm rank data-bin/wp --checkpoint a.pt:b.pt --stories 1000 --draws 20 \\
-      --seed 1
+  fairseq-mm rank data-bin/wp --checkpoint a.pt:b.pt --draws 20 --seed 1
   fairseq-mm rank data-bin/vist --checkpoint checkpoints/glac --candidates 10
 
 The checkpoint decides what is ranked: models of captions (m_rnn, mlbl_f) rank by
 likelihood, image-sentence embeddings (vse_bow, ...) by the cosine of vectors; of
 models of stories it is counted how often a story is more likely under its own
 prompt or images than under those of other stories. docs/metrics.md defines the
-figures. The output folder gets ranks.json and ranks.jsonl (for stories:
-ranking.json, stories.jsonl), and the likelihoods that a repeated run reuses. An
-interrupted run continues when started again.
+figures. The output folder gets ranks.json, ranks.jsonl (for stories ranking.json,
+stories.jsonl), and the likelihoods with which the next run continues.
 """
 
 import argparse
@@ -50,26 +48,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     images.add_argument(
         "--marginal",
         choices=("sampled", "mean_image", "none"),
-        help="Divide the likelihood of a sentence by its mean likelihood over sampled training "
-        "images, by its likelihood under the mean training image (per word), or not at all "
-        "(default: sampled).",
+        help="Divide the likelihood of a sentence by its mean over training images, by the one "
+        "under the mean training image, or not at all (default: sampled).",
     )
     arguments.add_numbers(
         images,
         marginal_images="Number of training images to sample (default: 100).",
-        shortlist="Also rank only the sentences of the N images that are nearest to the query in "
-        "feature space (100 in section 9.2 of the paper).",
+        shortlist="Also rank only the sentences of the N images nearest to the query.",
         max_images="Rank only the first N images (default: all).",
-        top="Write the N best of each query to ranks.jsonl: ids, captions as published and scores "
-        "(default: none).",
+        top="Write the N best of each query to ranks.jsonl (default: none).",
     )
     stories = parser.add_argument_group("stories")
     arguments.add_numbers(
         stories,
-        stories="Number of stories sampled from the split; all if it has fewer (default: 1000).",
-        candidates="Number of prompts or albums that are compared for each story, its own included "
-        "(default: 10).",
-        draws="Number of times that the other candidates are sampled (default: 20).",
+        stories="Number of stories sampled from the split (default: 1000).",
+        candidates="Number of prompts or albums compared for each story (default: 10).",
+        draws="Number of samples of candidates (default: 20).",
         words=likelihood.WORDS_HELP,
     )
 

@@ -180,34 +180,3 @@ def test_mistakes_are_reported_in_one_line(inspect, folder, arguments, message):
     assert status == 2
     (line,) = [x for x in err.splitlines() if x.startswith("fairseq-mm inspect:")]
     assert re.search(message, line)
-
-
-@pytest.mark.parametrize("model", ["glac_tiny.pt", "transtory_xl_tiny.pt"])
-def test_models_with_nothing_to_see_are_named_before_anything_is_read(inspect, model):
-    status, _, err = inspect("no.jsonl", model=model)
-    assert status == 2
-    assert "attends to nothing that can be shown: transtory_full has" in err
-
-
-def test_a_line_that_tell_did_not_write_is_named(inspect, folder, tmp_path):
-    stories = tmp_path / "hypotheses.jsonl"
-    for content in (
-        '{"id": 1}',
-        "[]",
-        "text",
-        '{"images": "abcde", "hypothesis": "a"}',
-        '{"images": ["a"], "hypothesis": 3}',
-    ):
-        stories.write_text("\n" + content + "\n")
-        status, _, err = inspect(stories)
-        assert status == 2
-        assert "hypotheses.jsonl:2: must be a line of `fairseq-mm tell --jsonl` of images" in err
-    entry = {"images": list("abcde"), "hypothesis": "a <sent> b <sent> </s> <sent> c <sent> d"}
-    stories.write_text(json.dumps(entry))
-    store = ("--features", folder / "data/features.h5")
-    assert "features.h5: no features for 'a'" in inspect(stories, *store)[2]
-    entry = {"images": [f"p0_{i}" for i in range(5)], "hypothesis": "a <sent> b"}
-    stories.write_text(json.dumps(entry))
-    assert re.search(r"Line 0 of .*: a story has 5 sentences", inspect(stories, *store)[2])
-    status, _, err = inspect(stories, "--line", 1)
-    assert "--lines must be from 0 to 0" in err

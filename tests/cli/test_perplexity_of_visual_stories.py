@@ -6,7 +6,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from toy_data import make_dictionary, make_visual_stories_folder, write_store
+from toy_data import make_dictionary, make_visual_stories_folder
 from toy_visual_story_models import random_story_model, write_story_checkpoint
 
 from fairseq_mm.cli.perplexity import shuffle_images
@@ -135,23 +135,3 @@ def test_no_story_keeps_its_album_and_all_sequences_are_given():
     }
     with pytest.raises(UserError, match="the stories are of one album, and no other has im"):
         shuffle_images(["a1", "a2"], ["a", "a"], seed=1)
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (["--words", "5"], "--words: is for checkpoints of stories of prompts, but "),
-        (["--side", "wp_target"], "--side: is for checkpoints of stories of prompts, but "),
-        (["--split", "nowhere"], ": has no split 'nowhere', but train"),
-        (["--features", "F5"], "f.h5: features have dimension 6, but "),
-        (["--features", "G5"], "g.h5: was made with layer = 'fc', but "),
-    ],
-)
-def test_wrong_options_are_one_line(perplexity, tmp_path, options, message):
-    write_store(tmp_path / "f.h5", ["a"], dim=6)
-    write_store(tmp_path / "g.h5", ["a"], attributes={"extractor": "drawn", "layer": "fc"})
-    places = {"F5": tmp_path / "f.h5", "G5": tmp_path / "g.h5"}
-    status, _, _, err = perplexity(*(places.get(option, option) for option in options))
-    assert status == 2
-    assert err.count("\n") == 1
-    assert message in err

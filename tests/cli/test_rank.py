@@ -3,7 +3,6 @@
 import csv
 import json
 import re
-import shutil
 
 import numpy as np
 import pytest
@@ -289,14 +288,3 @@ def test_another_checkpoint_in_the_same_output_is_refused(rank, trained, tmp_pat
     status, _, _, err = rank("--seed", 9)
     assert status == 2
     assert "holds scores with sampled_images = " in err
-
-
-def test_data_with_another_dictionary_is_refused(rank, trained, tmp_path):
-    data, _ = trained
-    shutil.copytree(data, tmp_path / "data")
-    lines = (data / "dict.txt").read_text().splitlines(keepends=True)
-    (tmp_path / "data" / "dict.txt").write_text("".join(lines[1:] + lines[:1]))
-    status, _, out, err = rank(data=tmp_path / "data")
-    assert (status, out) == (2, "")
-    assert "the same words in another order" in err
-    assert err.count("\n") == 1

@@ -127,13 +127,6 @@ def test_unknown_word_of_the_text_is_a_word():
     assert model.words == ["<unk>", "<s>", "</s>", "a", "b"]
 
 
-def test_text_without_words_has_only_its_ends():
-    model = estimate_kneser_ney([[], []])
-    assert [len(table.keys) for table in model.tables] == [3, 1, 0]
-    # p(</s>) = (1 - 0.5) / 1 + 0.5 / 2, p(</s> | <s>) = (2 - 1) / 2 + p(</s>) / 2
-    assert model.log_probs([[]])[0] == pytest.approx(math.log(0.875))
-
-
 def test_lines_of_all_files_without_blank_ones(tmp_path):
     (tmp_path / "a").write_text("\ufeffa dog\n\n  two  men\n")  # a byte order mark is no word
     (tmp_path / "b").write_text("a cat")

@@ -94,13 +94,6 @@ def test_a_model_without_images_gives_all_images_the_same(images):
     assert torch.equal(log_probs, log_probs[:, :1].expand(-1, IMAGES))
 
 
-@pytest.mark.parametrize("arch", ["m_rnn", "m_rnn_vis_in_rnn"])
-def test_any_decoder_can_be_scored_through_its_forward_pass(arch, images):
-    model = make_model(arch)
-    log_probs = DecoderLikelihood(model, reader(images), IMAGES, start=EOS, block_rows=7)(SENTENCES)
-    assert_close(log_probs, naive_log_probs(model, images))
-
-
 @pytest.mark.parametrize(
     ("what", "scale", "offset"),
     [

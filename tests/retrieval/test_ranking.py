@@ -90,14 +90,6 @@ def test_sentences_are_ranked_for_each_image_by_the_normalised_probability(log_p
         assert ranks.first[i] == 1 + sum(value >= best for value in false)
 
 
-def test_a_model_without_images_ranks_last_both_ways():
-    scores = np.repeat(np.linspace(-50, -3, S).astype(np.float32)[:, None], IMAGES, axis=1)
-    assert (rank_images(scores, IMAGE_OF_SENTENCE).first == IMAGES).all()
-    ranks = rank_sentences(scores, scores[:, 0].astype(np.float64), IMAGE_OF_SENTENCE)
-    counts = np.bincount(IMAGE_OF_SENTENCE)
-    assert ranks.first.tolist() == (S - counts + 1).tolist()  # behind all false ones
-
-
 def test_a_shortlist_leaves_the_sentences_of_the_nearest_images(log_probs):
     scores, marginals = log_probs[:, :IMAGES], np.zeros(S)
     shortlist = np.array([[0, 2], [1, 0], [2, 1], [3, 0]])

@@ -45,14 +45,6 @@ def test_words_have_the_probability_of_the_softmax(decoder, words, chunk_bytes, 
 
 
 @torch.no_grad()
-def test_logits_too_large_for_an_exponential_are_no_trouble(decoder, words):
-    features, target = words
-    found = word_log_probs(decoder, features * 300, target)
-    expected = decoder.output_layer(features * 300).log_softmax(1)
-    assert_close(found, expected.gather(1, target.unsqueeze(1)).squeeze(1))
-
-
-@torch.no_grad()
 def test_a_words_own_logit_is_not_rounded_under_autocast(decoder, words):
     features, target = words
     decoder.output_proj.weight.div_(2)  # a flat softmax, whose sum averages the rounding out
