@@ -372,10 +372,10 @@ def find_device(name: Union[str, torch.device]) -> torch.device:
     with contextlib.suppress(RuntimeError):
         device = torch.device(name)
     # tensors on PyTorch's device `meta` have no values
-    if device is None or device.type == "meta":
-        raise UserError(f"--device must be auto, cpu, cuda or cuda:N, but is {str(name)!r}.")
-    if device.type == "cuda" and not has_cuda:
-        raise UserError(f"--device {name}: PyTorch finds no CUDA device.")
+    if device is None or device.type == "meta" or (device.type == "cuda" and not has_cuda):
+        raise UserError(
+            f"--device must be auto, cpu, or a cuda or cuda:N that PyTorch finds, but is {name!s}."
+        )
     return device
 
 

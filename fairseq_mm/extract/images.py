@@ -68,8 +68,6 @@ def read_image(image: AnyImage, *, max_pixels: int = MAX_PIXELS) -> Image.Image:
             return _decode(stream, max_pixels)
     except UserError:
         raise
-    except MemoryError:
-        raise UserError("not enough memory to decode it.") from None
     except Exception as error:  # Pillow's readers raise nearly anything on a broken file
         raise UserError(_describe_error(error)) from None
 
@@ -99,8 +97,6 @@ def allow_any_size() -> Iterator[None]:
 
 def _decode(stream: BinaryIO, max_pixels: int) -> Image.Image:
     head = stream.read(16)
-    if not head:
-        raise UserError("is empty.")
     stream.seek(0)
     # without the plugin, Pillow would call the file no image: the brand says which extra reads it
     if head[4:8] == b"ftyp" and head[8:12] in HEIF_BRANDS:

@@ -2,7 +2,6 @@
 
 import logging
 from collections.abc import Iterable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -47,15 +46,9 @@ class PhotoStore:
         keys = set(keys)
         missing = sorted(key for key in keys if key not in self._files)
         if missing:
-            same = sorted(path for path in self._files if Path(path).name == missing[0])
-            if same:
-                raise UserError(
-                    f"{self.path}: the image {missing[0]!r} of {split} may be {same[0]} or "
-                    f"{same[1]}: rename one."
-                )
             raise UserError(
-                f"{self.path}: must have the images of {split}, but lacks {len(missing)} of "
-                f"{len(keys)}, such as {missing[0]!r}."
+                f"{self.path}: must have the images of {split}, each name once, but has not "
+                f"{len(missing)} of {len(keys)}, such as {missing[0]!r}."
             )
 
     def preload(self, keys: Iterable[str]) -> None:

@@ -73,8 +73,6 @@ class Reader(abc.ABC):
             return (yield from self._decode(media))
         except UserError:
             raise
-        except MemoryError:
-            raise UserError("not enough memory to decode it.") from None
         except Exception as error:  # decoders fail in many ways on a broken file
             reason = str(error) or type(error).__name__
             raise UserError(f"cannot be decoded: {reason}") from None

@@ -89,11 +89,6 @@ def build_timm(
     name, tag = _resolve_name(timm, model, str(weights) if has_name else "")
     full_name = f"{name}.{tag}" if tag else name
     is_published = has_name or weights in (None, DEFAULT)
-    if is_published and not timm.is_model_pretrained(full_name):
-        raise UserError(
-            f"--model {model}: timm publishes no weights for it. Give --weights FILE, or {RANDOM} "
-            "for random ones."
-        )
     try:
         with _quiet(), seeded(seed):
             network = timm.create_model(full_name, pretrained=is_published).eval().float()

@@ -80,9 +80,6 @@ class VideoReader:
         av = import_av()
         try:
             with open_media(self.video) as file:
-                if not file.read(1):
-                    raise UserError("is empty.")
-                file.seek(0)
                 try:
                     container = _open_container(av, file)
                 except (av.FFmpegError, OSError, ValueError):

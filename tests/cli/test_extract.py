@@ -121,7 +121,7 @@ def test_grid_dtype_and_preprocessing_are_recorded(folder, tmp_path):
         (["photos", "--shard", "4"], "--shard must be I/N, such as 1/4, but is 4 instead"),
         (["photos", "--model", "resnet"], "--model resnet: torchvision"),
         (["photos", "--weights", "absent.pt"], "absent.pt: no such file"),
-        (["photos", "--device", "gpu"], "--device must be auto, cpu, cuda or cuda:N, but is 'gpu'"),
+        (["photos", "--device", "gpu"], "cuda or cuda:N that PyTorch finds, but is gpu"),
         (["photos", "--output", "no/f.h5"], "--output no/f.h5: there is no folder no"),
         (["photos", "--except", "absent.h5"], "absent.h5: "),
     ],

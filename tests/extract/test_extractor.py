@@ -116,7 +116,7 @@ def test_reduced_precision_comes_near_and_returns_float32(extractor, weights):
 
 def test_cuda_without_a_device_is_one_line(weights, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    with pytest.raises(UserError, match="--device cuda: PyTorch finds no CUDA device"):
+    with pytest.raises(UserError, match="cuda:N that PyTorch finds, but is cuda"):
         build_extractor("resnet18", weights=weights, device="cuda")
 
 

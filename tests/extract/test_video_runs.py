@@ -165,5 +165,5 @@ def test_unreadable_videos_are_listed_counted_and_left_out(extractor, made, fold
 def test_strict_ends_at_the_first_unreadable_video(extractor, folder, output):
     (folder / "2.mp4").unlink()
     (folder / "2.mp4").write_bytes(b"")
-    with pytest.raises(UserError, match=r"2\.mp4: is empty\."):
+    with pytest.raises(UserError, match=r"2\.mp4: is no video"):
         extract_to_store(extractor, listed(folder), output, strict=True, **OPTIONS)
