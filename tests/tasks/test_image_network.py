@@ -369,12 +369,14 @@ def test_missing_and_broken_images_are_named(folder, tmp_path):
         (images / path.name).write_bytes(path.read_bytes())
     (images / "train1.jpg").write_bytes(b"")
     arguments = ("--arch", "m_rnn_tiny", *joint(folder), "--photos", images)
-    with pytest.raises(UserError, match="has not 1 of 12, such as 'train0.jpg'"):
+    with pytest.raises(UserError, match=r"has not 1 of 12, such as 'train0\.jpg'"):
         set_up(folder / "pooled", *arguments, split="train")
     for name in ("a", "b"):
         (images / name).mkdir()
         (images / name / "train0.jpg").write_bytes((images / "train2.jpg").read_bytes())
-    with pytest.raises(UserError, match="each name once, but has not 1 of .* such as 'train0.jpg'"):
+    with pytest.raises(
+        UserError, match=r"each name once, but has not 1 of .* such as 'train0\.jpg'"
+    ):
         set_up(folder / "pooled", *arguments, split="train")
     (images / "a" / "train0.jpg").unlink()
     with pytest.raises(UserError, match=r"images/train1\.jpg: is not an image"):
