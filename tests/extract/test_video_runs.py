@@ -156,7 +156,10 @@ def test_unreadable_videos_are_listed_counted_and_left_out(extractor, made, fold
     summary = extract_to_store(extractor, listed(folder), output, **OPTIONS)
     assert (summary.num_items, summary.num_unreadable) == (6, 2)
     lines = table(output + ".unreadable.tsv")
-    assert lines[0] == [str(folder / "3.mp4"), "is empty."]
+    assert lines[0] == [
+        str(folder / "3.mp4"),
+        "is no video, or its head or index is missing (truncated?).",
+    ]
     assert lines[1][0] == str(folder / "4b.mp4")
     assert lines[1][1].startswith("is truncated or damaged after ")
     assert FeatureStore(output).ids == ["0", "1", "2", "4", "5", "6"]
