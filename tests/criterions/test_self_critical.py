@@ -4,8 +4,14 @@ import functools
 import gc
 import itertools
 import json
+import multiprocessing
+import os
+import signal
+import time
 from argparse import Namespace
+from collections import Counter
 
+import numpy as np
 import pytest
 import torch
 from fairseq import tasks, utils
@@ -26,7 +32,8 @@ from fairseq_mm.criterions.self_critical import References, baselines, evaluatio
 from fairseq_mm.errors import UserError
 from fairseq_mm.generation.sampling_policy import Drawn
 from fairseq_mm.generation.seeded_sampling import SeededSampling
-from fairseq_mm.metrics.rewards import Job, Rewards
+from fairseq_mm.metrics.cider import InverseDocumentFrequencies
+from fairseq_mm.metrics.rewards import Job, Rewards, RewardWorkers
 
 pytestmark = needs_fork
 
@@ -350,3 +357,87 @@ def test_a_task_of_others_is_refused():
     task = Namespace(target_dictionary=make_dictionary(), cfg=Namespace(_name="translation"))
     with pytest.raises(UserError, match="--task translation does not sample"):
         criterion_of(task)
+
+
+def naive_frequencies(items):
+    """In how many items, each a list of texts, the n-grams of 1 to 4 words occur."""
+    return Counter(
+        ngram
+        for texts in items
+        for ngram in {
+            tuple(text[i : i + n])
+            for text in texts
+            for n in range(1, 5)
+            for i in range(len(text) - n + 1)
+        }
+    )
+
+
+@pytest.mark.parametrize("name", ["multimodal_captioning", "visual_storytelling"])
+@pytest.mark.parametrize("is_part", [False, True])
+def test_document_frequencies_are_counted_once_an_item(folders, name, is_part, monkeypatch):
+    task = load(folders, name)
+    text = task.reward_text()
+    references = References(task.datasets["train"], text)
+    lines = [text.words(line.tolist()) for line in references.lines]
+    per_item = {"multimodal_captioning": 3, "visual_storytelling": 2}[name]
+    items = [lines[i : i + per_item] for i in range(0, len(lines), per_item)]
+    if is_part:  # every second item
+        words = sum(len(line) for line in references.lines)
+        monkeypatch.setattr("fairseq_mm.criterions.self_critical._MAX_WORDS", words // 2 + 1)
+        items = items[::2]
+    expected = InverseDocumentFrequencies(naive_frequencies(items), len(items))
+    assert references.count_frequencies().squares == expected.squares
+
+
+def test_workers_give_the_rewards_of_one_process_and_end(folders):
+    task = load(folders, "multimodal_captioning")
+    found = criterion_of(task, rewards="cider=1,bleu=0.5,rouge_l=0.25")
+    rewards = rewards_of(found)
+    generator = np.random.default_rng(0)
+    jobs = [
+        Job(
+            [[*generator.integers(4, 20, size=6).tolist(), 2] for _ in range(4)],
+            [[*generator.integers(4, 20, size=5).tolist(), 2] for _ in range(3)],
+        )
+        for _ in range(7)
+    ]
+    expected = [rewards.score(job) for job in jobs]
+    for count in (0, 1, 2, 9):
+        workers = RewardWorkers(rewards, count)
+        for _ in range(2):
+            workers.submit(jobs)
+            assert workers.collect() == expected
+        workers.close()
+        assert all_children_end()
+
+
+def test_workers_end_with_a_process_that_is_killed(folders):
+    task = load(folders, "multimodal_captioning")
+    found = criterion_of(task)
+    ours, theirs = multiprocessing.Pipe()
+    child = os.fork()
+    if child == 0:
+        workers = RewardWorkers(rewards_of(found), 2)
+        while True:
+            workers.submit([])
+            workers.collect()  # fails if a worker has ended
+            theirs.send([process.pid for process in workers._processes])
+            theirs.recv()
+    processes = ours.recv()
+    for process in processes:
+        os.kill(process, signal.SIGINT)  # the keyboard's, which reaches all
+    ours.send("again")
+    assert ours.recv() == processes
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    while any(map(is_running, processes)):  # pytest's own limit ends it
+        time.sleep(0.01)
+
+
+def is_running(process):
+    try:
+        with open(f"/proc/{process}/stat") as file:
+            return file.read().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False

@@ -80,30 +80,6 @@ def test_a_step_projects_neither_words_nor_frames(arch, monkeypatch):
     assert any(M in x for x in shapes[1])
 
 
-def test_beams_that_stay_with_their_examples_copy_no_source(arch):
-    """What grows with words and frames is reordered only when examples leave."""
-    model = build_model(f"{arch}_tiny", video_task(**MANY))
-    beams = torch.arange(B).repeat_interleave(2)
-    within = torch.tensor([1, 1, 3, 2, 4, 4])
-    copied = []
-
-    def reorder(step, encoder_out, state):
-        kept = model.decoder.saved_state(state)
-        model.decoder.reorder_incremental_state_scripting(state, within)
-        assert model.decoder.saved_state(state)["projected"] is kept["projected"]
-        assert model.encoder.reorder_encoder_out(encoder_out, within) is encoder_out
-        if step == T:
-            left = torch.tensor([0, 1, 4, 5])
-            less = model.encoder.reorder_encoder_out(encoder_out, left)
-            model.decoder.reorder_incremental_state_scripting(state, left)
-            assert less["item"][0].tolist() == [0, 0, 2, 2]
-            assert torch.equal(less["video"][0], encoder_out["video"][0][left])
-            copied.append(model.decoder.saved_state(state)["item"].tolist())
-
-    decode(model, make_batch(), T, order=beams, after_step=reorder)
-    assert copied == [[0, 0, 2, 2]]
-
-
 def test_attention_over_words_frames_and_modalities_is_given(arch):
     model = build_model(f"{arch}_tiny", video_task(**MANY))
     batch = make_batch()

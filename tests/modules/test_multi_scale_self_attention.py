@@ -10,7 +10,6 @@ from numerics import assert_close
 from fairseq_mm.modules import multi_scale_self_attention
 from fairseq_mm.modules.multi_scale_self_attention import (
     MultiScaleSelfAttention,
-    attend_at_all_scales,
     attend_to_past,
     visible_past,
 )
@@ -187,23 +186,6 @@ def test_rows_can_be_reordered_repeated_and_dropped_while_decoding(is_gated, is_
             if t in changes:
                 assert_close(step, module(x[:, : t + 1])[:, t])
     assert len(order) == 1
-
-
-def test_one_call_for_all_scales_equals_a_call_for_each():
-    torch.manual_seed(4)
-    strides = (1, 2, 3)
-    for T in (1, 2, 7, 63, 64):  # the table of 64 steps has 65 keys, and so 128 rows
-        heads = [torch.randn(2, 3, T, 4, requires_grad=True) for _ in range(3)]
-        single = zip(strides, *(x.split(1, dim=1) for x in heads))
-        expected = torch.cat([attend_to_past(q, k, v, n) for n, q, k, v in single], dim=1)
-        out = attend_at_all_scales(*heads, strides)
-        torch.testing.assert_close(out, expected)
-        scale = torch.randn_like(out)
-        for ours, theirs in zip(
-            torch.autograd.grad((out * scale).sum(), heads),
-            torch.autograd.grad((expected * scale).sum(), heads),
-        ):
-            torch.testing.assert_close(ours, theirs)
 
 
 @torch.no_grad()

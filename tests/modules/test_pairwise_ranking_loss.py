@@ -142,19 +142,3 @@ def test_info_nce_of_equal_embeddings_is_the_collapse_value():
     expected = 2 * (math.log(3) + 3 * math.log(4))
     assert_close(float(found.loss), expected)
     assert_close(float(found.collapsed), expected)
-
-
-def test_info_nce_of_pairs_without_negatives_is_zero():
-    x = torch.randn(2, K, requires_grad=True)
-    for count in (2, 0):
-        found = info_nce_loss(
-            x,
-            x,
-            torch.zeros(2, count, dtype=torch.bool),
-            temperature=0.1,
-            all_images=x[:count],
-            all_sentences=x[:count],
-        )
-        assert float(found.loss) == float(found.collapsed) == 0
-        found.loss.backward()
-        assert not x.grad.any()

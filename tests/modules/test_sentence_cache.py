@@ -61,13 +61,3 @@ def test_memories_move_with_their_rows():
         used = int(positions.max()) + 1
         for mine, x in zip(cache.parts, expected):
             assert torch.equal(mine[..., :used, :], x[..., :used, :])
-
-
-def test_equal_memories_are_not_copied():
-    cache = SentenceCache([torch.zeros(2, 4, 3)], memory_length=2)
-    cache.select(torch.tensor([1, 1]))
-    cache.parts[0][0, :2] = 7  # shows whether the memory is copied again
-    cache.reserve(torch.tensor([2, 2]))
-    cache.select(torch.tensor([1, 0]))
-    assert cache.parts[0][0, :2].eq(7).all()
-    assert cache.parts[0][1, :2].eq(0).all()
