@@ -2,9 +2,7 @@
 
 import json
 import shutil
-from pathlib import Path
 
-import h5py
 import pytest
 from toy_captioner import save_images
 from toy_data import write_store
@@ -12,7 +10,6 @@ from toy_pos_sequences import make_trained, train
 
 from fairseq_mm.cli.main import main
 from fairseq_mm.data.feature_store import EXTRACTOR_ATTRIBUTES, FeatureStore
-from fairseq_mm.data.feature_store_writer import FeatureStoreWriter
 from fairseq_mm.extract.weights import compute_sha256
 from fairseq_mm.inference.candidates import StructuredSearch
 from fairseq_mm.inference.checkpoint import Checkpoint
@@ -144,15 +141,6 @@ def test_images_are_read_and_a_broken_one_is_named(caption, tmp_path):
     )
 
 
-def test_the_best_candidates_are_written_as_cocos_server_takes_them(caption, tmp_path):
-    (image,) = save_images(tmp_path / "images", count=1)
-    named = Path(image).rename(tmp_path / "COCO_val2014_000000000042.jpg")
-    status, (line,), _ = caption(named, *FEW, "--submission", tmp_path / "results.json")
-    assert status == 0
-    entries = json.loads((tmp_path / "results.json").read_text())
-    assert entries == [{"image_id": 42, "caption": line.split("\t")[1]}]
-
-
 def test_nothing_but_the_training_captions_is_read(caption, trained, valid, tmp_path):
     """A split's own tags would tell what its references are like."""
     expected = caption("--features", valid, *FEW)[1]
@@ -216,29 +204,6 @@ def test_what_is_missing_or_does_not_fit_is_named(caption, valid, arguments, fil
     assert (status, lines) == (2, [])
     assert message in errors
     assert len(errors.splitlines()) == 1
-
-
-def test_vectors_of_several_rows_are_refused(caption, trained, valid, tmp_path):
-    store = FeatureStore(trained.vectors)
-    attributes = {name: store.attributes[name] for name in ("extractor", "weights")}
-    path = tmp_path / "v.h5"
-    with FeatureStoreWriter(path, dim=store.dim, dtype="float32", attributes=attributes) as writer:
-        for key in store.ids:
-            writer.append(key, store.read(key).repeat(2 if key == "train:3" else 1, axis=0))
-        writer.finish()
-    status, lines, errors = caption("--features", valid, *FEW, vectors=path)
-    assert (status, lines, errors.count("\n")) == (2, [], 1)
-    assert "v.h5: must have one row for each of 36 training captions, but has 37 of 36" in errors
-
-
-def test_the_store_whose_vectors_have_no_direction_is_named(caption, trained, valid, tmp_path):
-    path = tmp_path / "v.h5"
-    shutil.copy(trained.vectors, path)
-    with h5py.File(path, "r+") as file:
-        file["features"][3] = 0
-    status, lines, errors = caption("--features", valid, *FEW, vectors=path)
-    assert (status, lines, errors.count("\n")) == (2, [], 1)
-    assert "v.h5: training sentence vector 3 is zero" in errors
 
 
 def test_a_caption_without_a_tag_for_each_word_is_named(caption, trained, valid, tmp_path):

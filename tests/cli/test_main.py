@@ -14,7 +14,7 @@ import pytest
 from toy_data import PACKAGE, write_store
 
 from fairseq_mm import __version__
-from fairseq_mm.cli.main import GONE, SUBCOMMANDS, Parser, main
+from fairseq_mm.cli.main import GONE, SUBCOMMANDS, main
 
 CLI = PACKAGE / "cli"
 
@@ -145,25 +145,6 @@ def test_a_missing_checkpoint_is_refused_before_torch_is_imported(command, tmp_p
     assert done.stderr.endswith(": none.pt: no such checkpoint or folder.\n")
 
 
-def test_deprecations_in_libraries_are_not_shown(tmp_path):
-    """`prepare` imports fairseq without the plugin, and PyTorch warns of what fairseq calls."""
-    program = (
-        "import sys, warnings; from fairseq_mm.cli import main, user_dir;"
-        "user_dir.run = lambda args: warnings.warn('of a library', FutureWarning);"
-        "sys.argv = ['fairseq-mm', 'user-dir']; main.main()"
-    )
-    for value, count in (("", 0), ("1", 1)):
-        done = subprocess.run(
-            [sys.executable, "-c", program],
-            capture_output=True,
-            text=True,
-            env={**os.environ, "FAIRSEQ_MM_VERBOSE": value},
-        )
-        assert done.returncode == 0
-        assert done.stderr.count("FutureWarning: of a library") == count
-        assert count or done.stderr == ""
-
-
 def parsers_of(*names):
     """A subcommand's parser, then those of its own subcommands, with their names."""
     found = []
@@ -210,14 +191,6 @@ def test_help_waits_for_neither_torch_nor_fairseq():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.stdout.split() == list(SUBCOMMANDS), done.stderr
-
-
-def test_a_command_within_a_sentence_is_filled_like_its_other_words():
-    text = "Lines of what\nfairseq-mm caption prints.\n\n  fairseq-mm caption a.jpg\n"
-    parser = Parser(prog="x", description=text)
-    lines = parser.format_help().splitlines()
-    assert "Lines of what fairseq-mm caption prints." in lines
-    assert "  fairseq-mm caption a.jpg" in lines
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="there is no /dev/full")

@@ -271,22 +271,6 @@ def test_a_video_beside_a_model_of_transcripts_is_not_looked_at(
     assert err[-1].endswith("video2.mp4: there is no transcript, and no video is read.")
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ([], "--checkpoint: needs the inputs or --transcript or --features beside it"),
-        (["--features", "f.h5", "--weights", "w.pt"], "--features and --weights: leave one of "),
-        (["a.mp4", "--html", "absent/x.html"], "--html absent/x.html: there is no folder absent"),
-        (["a.mp4", "--output", "/"], "--output /: is a folder; give the name of a file in it."),
-        (["--transcript", "a.txt"], "a.txt: cannot be read"),
-    ],
-)
-def test_contradictions_are_refused(summarize, arguments, message):
-    status, out, err = summarize(*arguments)
-    assert (status, out, len(err)) == (2, [], 1)
-    assert err[0].startswith(f"fairseq-mm summarize: {message}")
-
-
 def test_inputs_that_do_not_fit_the_model_are_refused(
     summarize, trained, videos, transcripts, stored, tmp_path
 ):
@@ -303,7 +287,7 @@ def test_inputs_that_do_not_fit_the_model_are_refused(
         "`video`, a file or features."
     )
     assert "checkpoint_best.pt reads no features." in refusal("a", *stored[0], model="t5")
-    assert "`weights` (--weights) is for models of videos" in refusal(
+    assert "`weights` is for models of videos" in refusal(
         "--transcript", transcripts[0], "--weights", "w.pt", model="t5"
     )
     assert "carries no dictionary (--arch transformer" in refusal("a.mp4", model="transformer")

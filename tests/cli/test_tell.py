@@ -175,21 +175,6 @@ def test_prompts_that_cannot_be_read_are_named_and_the_others_used(tell, files, 
     assert lines[3:] == ["3 of 4 prompts could not be read"]
 
 
-def test_searches_and_repeats(tell, files, model):
-    story = ["--checkpoint", files["story"], "--prompt", "the old house"]
-    for arguments, options in (
-        (["--beam", 3], {"preset": "beam", "beam": 3}),
-        (
-            ["--preset", "greedy", "--no-repeat-ngram-size", 2],
-            {"preset": "greedy", "no_repeat_ngram_size": 2},
-        ),
-        (["--sampling-topp", 0.7], {"sampling": True, "sampling_topp": 0.7}),
-        (["--typical-p", 0.7], {"sampling": True, "typical_p": 0.7}),
-    ):
-        (expected,) = texts(model, ["the old house"], **options, **SHORT)
-        assert tell(*story, *arguments, *LENGTH) == (0, f"{expected}\n", "")
-
-
 def test_several_hypotheses_of_a_search_are_written(tell, files, model, tmp_path):
     options = {"beam": 3, "nbest": 2, **SHORT}
     first, second = model.generate("the old house", **options)
@@ -215,7 +200,7 @@ def test_several_hypotheses_of_a_search_are_written(tell, files, model, tmp_path
         (["--checkpoint", "{stories}", "--prompt", "x"], "takes no input: give --n."),
         (
             ["--checkpoint", "{stories}", "--prompt-model", "{prompts}"],
-            "which needs no prompt model",
+            "`prompt_model` is no option of ",
         ),
         (
             ["--checkpoint", "{story}", "--prompt-model", "{stories}"],

@@ -286,7 +286,7 @@ def test_a_plugin_is_named_and_not_imported(own, tmp_path, monkeypatch):
     change(own, "architecture", to="their_arch", plugin="their_plugin")
     text = refusal(own)
     assert "--arch their_arch (--task translation) is not known: load its plugin" in text
-    assert "trained with --user-dir 'their_plugin'. Load the plugin first" in text
+    assert "trained with --user-dir 'their_plugin'." in text
     assert "their_plugin" not in sys.modules
     change(own, "plugin", to="os")
     assert "trained with --user-dir 'os'" in refusal(own)

@@ -12,12 +12,10 @@ from toy_text_models import NUM_POSITIONS, SOURCE_WORDS, STORY_WORDS, save_text_
 
 import fairseq_mm
 from fairseq_mm.errors import UserError
-from fairseq_mm.generation.config import GenerationConfig
 from fairseq_mm.inference.checkpoint import load_models
 from fairseq_mm.inference.generator import Generator, generate_prompts
 from fairseq_mm.inference.processor import Example
 from fairseq_mm.inference.prompt_processor import Prompt
-from fairseq_mm.tasks.hierarchical_story import HierarchicalStoryTask
 
 SHORT = {"min_len": 4, "max_len_b": 9, "sampling": True, "sampling_topk": 6, "temperature": 0.8}
 MODELS = {
@@ -320,18 +318,3 @@ def test_options_that_do_not_fit_are_refused_before_any_text(model, options, mes
     options = {"max_len_b": 20, **options}
     with pytest.raises(UserError, match=message):
         model.generate(PROMPTS[:1], **options)
-
-
-def test_presets_can_be_changed():
-    def config(preset=None, **options):
-        return GenerationConfig.of_task(HierarchicalStoryTask, preset, **options)
-
-    paper = config()
-    assert (paper.sampling, paper.sampling_topk, paper.temperature) == (True, 10, 0.8)
-    assert (paper.min_len, paper.max_len_b) == (150, 150)
-    assert (config(min_len=1).min_len, config(min_len=1).max_len_b) == (1, 150)
-    longer = config("beam", min_len=200)
-    assert (longer.beam, longer.min_len, longer.max_len_b) == (5, 200, 200)
-    shorter = config("greedy", max_len_b=20)
-    assert (shorter.beam, shorter.min_len, shorter.max_len_b) == (1, 20, 20)
-    assert config(beam=3).sampling is False

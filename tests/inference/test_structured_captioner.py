@@ -26,7 +26,6 @@ from fairseq_mm.inference.candidates import (
 )
 from fairseq_mm.inference.checkpoint import Checkpoint
 from fairseq_mm.inference.embedder import load_embedder
-from fairseq_mm.inference.structured_captioner import StructuredCaptioner
 from fairseq_mm.inference.structured_loading import load_structured_captioner
 
 SEARCH = StructuredSearch(candidates=60, shortest=2, longest=5, top=100, max_len_b=8)
@@ -363,34 +362,12 @@ def test_a_search_out_of_its_range_is_refused(options, message):
         StructuredSearch(**options)
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"translation_weight": -1.0}, "`translation_weight` must be 0 or more, but is -1.0"),
-        ({"language_weight": float("nan")}, "`language_weight` must be 0 or more, but is nan"),
-        ({"repeat_penalty": 1.5}, "`repeat_penalty` must be from 0 to 1, but is 1.5"),
-        ({"language_score": "text"}, "`language_score` must be word or sentence, but is 'text'"),
-    ],
-)
-def test_weights_out_of_their_range_are_refused(options, message):
-    with pytest.raises(UserError, match=message):
-        CandidateWeights(**options)
-
-
 def test_an_embedding_that_the_decoder_was_not_trained_on_is_refused(trained, tmp_path):
     options = ("--arch", "vse_tiny", "--criterion", "pairwise_ranking", "--seed", 7)
     other = train(trained.data, tmp_path / "other", *options, updates=1)
     with pytest.raises(UserError, match=r"decoder.*: must have vectors that .* dimension 8"):
         load_structured_captioner(
             Checkpoint.open_all(trained.decoder), embedding=other, data=trained.data
-        )
-
-
-def test_pos_sequences_of_other_tags_are_refused(captioner):
-    counts = Counter({"L1 NOUN": 1})
-    with pytest.raises(UserError, match=r"does not know 1 of the 2 tags .*such as 'NOUN'"):
-        StructuredCaptioner(
-            captioner.decoder, captioner.embedder, captioner.sentences, counts, WordFrequencies()
         )
 
 

@@ -10,7 +10,6 @@ import torch
 from numerics import assert_close
 from toy_captioner import save_images
 from toy_data import run_fairseq
-from toy_text_models import save_text_model
 from toy_visual_stories import (
     STORY_WORDS,
     save_pixel_story_model,
@@ -20,8 +19,6 @@ from toy_visual_stories import (
 
 import fairseq_mm
 from fairseq_mm.errors import UserError
-from fairseq_mm.generation.config import GenerationConfig
-from fairseq_mm.tasks.visual_storytelling import VisualStorytellingTask
 
 LENGTHS = {"max_words_per_sentence": 6}
 
@@ -186,18 +183,6 @@ def test_models_with_few_positions_generate_short_sentences(checkpoints, monkeyp
         generated(model, random_sequences(1), max_words_per_sentence=8)
 
 
-def test_presets_have_defaults():
-    def config(preset=None, **options):
-        return GenerationConfig.of_task(VisualStorytellingTask, preset, **options)
-
-    paper = config("paper", repetition_penalty=2)
-    assert (paper.beam, paper.sampling) == (1, False)
-    assert paper.constraints["repetition_penalty"] == 2
-    assert paper.constraints["end_after_punctuation"] is True
-    assert config().beam == config(temperature=0.5).beam == 5
-    assert config(sampling=True, sampling_topk=3).beam == 1
-
-
 def test_an_ensemble_averages_probabilities(checkpoints, model):
     sequences = random_sequences(2)
     both = fairseq_mm.from_pretrained(checkpoints, device="cpu")
@@ -280,17 +265,3 @@ def test_features_of_another_shape_are_refused(model):
     ):
         with pytest.raises(UserError, match=message):
             generated(model, [sequence, [*sequence[:3], rows, sequence[4]]])
-
-
-def test_a_checkpoint_that_has_diverged_is_refused(checkpoints, tmp_path):
-    state = torch.load(checkpoints[0])
-    state["model"]["decoder.embedding.weight"][0, 0] = float("nan")
-    torch.save(state, tmp_path / "nan.pt")
-    with pytest.raises(UserError, match=r"nan.pt: has weights that are not finite"):
-        fairseq_mm.from_pretrained(tmp_path / "nan.pt", device="cpu")
-
-
-def test_an_ensemble_of_images_and_prompts_is_refused(checkpoints, tmp_path):
-    text = save_text_model(tmp_path / "text.pt")
-    with pytest.raises(UserError, match=r"text.pt: was trained with other task than .*1.pt"):
-        fairseq_mm.from_pretrained([checkpoints[0], text])
