@@ -358,15 +358,17 @@ def check_record(record: Record, kind: Kind, where: str) -> None:
         if name not in record:
             raise UserError(f"{where}: must have the field `{name}`, but has not.")
     for name, value in record.items():
+        length, is_text = None, False
         if name in _TEXTS or (name == "tokens" and kind is not VISUAL_STORIES):
             length = _length_of(name, record, kind)
-            expected = "a list of texts" if length is None else f"a list of {length} texts"
             is_right = type(value) is list and set(map(type, value)) <= {str}
             is_right = is_right and length in (None, len(value))
         else:
-            expected = "text"
-            is_right = type(value) is str or name not in _TEXT
+            is_text = name in _TEXT
+            is_right = not is_text or type(value) is str
         if not is_right:
+            texts = "a list of texts" if length is None else f"a list of {length} texts"
+            expected = "text" if is_text else texts
             raise UserError(f"{where}: `{name}` must be {expected}, but is {str(value)[:80]!r}.")
 
 
