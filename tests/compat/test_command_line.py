@@ -58,7 +58,9 @@ def test_the_log_of_generate_is_in_its_output_and_score_reads_its_settings(
     output = tmp_path / "captions-valid.txt"
     output.write_text(done.stdout)
     data = captioner[1]
-    assert main(["score", str(output), "--data", str(data), "--metrics", "bleu"]) == 0
+    assert (
+        main(["score", str(output), "--data", str(data), "--metrics", "bleu", "--signatures"]) == 0
+    )
     assert "|unk:no|" in capsys.readouterr().out
 
 
