@@ -39,7 +39,7 @@ def quoted_figures(text):
         if "measure" in row:
             yield name[1], row["measure"], row["here"]
             continue
-        for title in row.keys() & RESULTS[name[1]]["figures"].keys():
+        for title in sorted(row.keys() & RESULTS[name[1]]["figures"].keys()):
             yield name[1], title, row[title]
 
 
