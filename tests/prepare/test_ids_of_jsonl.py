@@ -68,24 +68,6 @@ def test_the_id_is_the_key_in_the_feature_store(write, kind, name, given, expect
     assert example.visual == [file.key]
 
 
-@pytest.mark.parametrize("kind", ["video", "image"])
-def test_two_files_of_one_id_are_refused_by_both(write, kind):
-    first, second = LINES[kind], {**LINES[kind], kind: "b"}
-    for entries in (
-        [{**first, "id": "x"}, {**second, "id": "x"}],
-        [first, {**second, "id": "a.mp4"}],
-    ):
-        if kind == "image":
-            entries = [
-                {**e, "id": e["id"].replace("mp4", "jpg")} if "id" in e else e for e in entries
-            ]
-        path = write(*entries)
-        with pytest.raises(UserError, match="was given before, at"):
-            prepare(kind, path)
-        with pytest.raises(UserError, match="stands for two"):
-            extract(kind, path)
-
-
 def test_the_id_of_a_story_is_not_that_of_its_images(write):
     files = extract("story", write({**LINES["story"], "id": "s1"}))
     assert [file.key for file in files] == [f"{i}.jpg" for i in range(5)]

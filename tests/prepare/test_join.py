@@ -70,13 +70,6 @@ def test_training_is_joined_and_the_rest_is_the_firsts(join, folders, tmp_path):
     assert features.ids == ["1.jpg", "2.jpg", "3.jpg", "COCO_1.jpg", "COCO_2.jpg", "COCO_3.jpg"]
 
 
-def test_another_folder_gives_valid_and_test(join, folders, tmp_path):
-    assert join(*folders, "--splits-of", folders[1], "--threshold", 1)[0] == 0
-    for split, key in (("valid", "COCO_2.jpg"), ("test", "COCO_3.jpg")):
-        assert keys(tmp_path / "out", split) == [key]
-    assert keys(tmp_path / "out", "train")[0] == "1.jpg"
-
-
 def test_a_joined_folder_trains(join, folders, tmp_path, monkeypatch):
     from toy_data import run_fairseq
 
@@ -101,15 +94,6 @@ def test_ids_of_two_folders_get_their_names(join, tmp_path, folders):
     for key, folder in (("flickr/1.jpg", folders[0]), ("other/1.jpg", other)):
         expected = FeatureStore(folder / "features.h5").read("1.jpg")
         np.testing.assert_array_equal(features.read(key), expected)
-
-
-def test_no_folder_that_is_joined_is_overwritten(join, folders, tmp_path):
-    (tmp_path / "out").symlink_to(folders[1])
-    before = {path: path.read_bytes() for path in folders[1].rglob("*") if path.is_file()}
-    status, printed, errors = join(*folders, "--overwrite")
-    assert (status, printed, errors.count("\n")) == (2, "", 1)
-    assert f"--output {tmp_path / 'out'}: has a features.h5, which would be read" in errors
-    assert {path: path.read_bytes() for path in folders[1].rglob("*") if path.is_file()} == before
 
 
 def test_features_of_the_output_do_not_hide_those_of_the_joined_folders(join, folders, tmp_path):

@@ -4,7 +4,6 @@ import json
 
 import pytest
 
-from fairseq_mm.errors import UserError
 from fairseq_mm.prepare.jsonl import read_jsonl
 from fairseq_mm.prepare.prompts import TABLE
 
@@ -62,15 +61,6 @@ def test_lines_say_their_split_and_id(write):
     assert found["train"][0].id == "y"
 
 
-def test_files_can_hold_a_split_alone(write):
-    first, second = write(entries(4)), write(entries(2), "valid.jsonl")
-    corpus = read({None: [first], "valid": [second], "test": []})
-    assert sizes_of(corpus) == {"train": 4, "valid": 2}
-    assert corpus.files == [str(first), str(second)]
-    assert by_split(corpus)["valid"][0].id is None
-    by_split(corpus)
-
-
 def test_drawn_prompts_take_all_their_stories_along(write):
     corpus = read({None: [write(entries(10))]}, draw={"valid": 1, "test": 1})
     found = by_split(corpus)
@@ -80,19 +70,3 @@ def test_drawn_prompts_take_all_their_stories_along(write):
     assert corpus.division == (
         "as given, 1 valid prompts drawn with seed 1, 1 test prompts drawn with seed 1"
     )
-
-
-def test_an_empty_file_of_a_split_is_refused(write):
-    empty = write([], "empty.jsonl")
-    with pytest.raises(UserError, match=r"empty.jsonl: no pairs of the valid split\."):
-        read({None: [write(entries(2))], "valid": [empty]})
-
-
-def test_contradictions_are_refused(write, tmp_path):
-    twice = write(entries(2, id="x"))
-    with pytest.raises(UserError, match=r"jsonl:2: pair x was given before, at .*data.jsonl:1"):
-        read({None: [twice]})
-    with pytest.raises(UserError, match=r"data.jsonl:1: names no id, but .*data.jsonl:2 does"):
-        read({None: [write([*entries(1), *entries(1, id="x")])]})
-    with pytest.raises(UserError, match=r"must be a file, as it is read twice, but is none"):
-        read({None: [tmp_path]})

@@ -82,12 +82,6 @@ def test_mistakes_are_named(tmp_path, lines, message):
         read(path)
 
 
-def test_repeated_paths_are_refused_without_a_remedy(tmp_path):
-    path = write(tmp_path / "data.jsonl", video(), video())
-    with pytest.raises(UserError, match=r"video v/a\.mp4 was given before, at .*data\.jsonl:1\.$"):
-        read(path, keys="path")
-
-
 @pytest.mark.parametrize("name", ["a.ass", "a.sbv", "a.MD", "a.docx", "no.lrc", "my talk.json"])
 @pytest.mark.parametrize("field", ["transcript", "transcript_file"])
 def test_a_file_name_is_no_transcript(tmp_path, field, name):

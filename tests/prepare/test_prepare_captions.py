@@ -2,11 +2,8 @@
 
 import json
 
-import numpy as np
 import pytest
 from written_folder import binarised, records, tokens
-
-from fairseq_mm.cli.main import main
 
 
 @pytest.fixture
@@ -75,15 +72,6 @@ def test_a_folder_without_valid_split_says_what_follows(prepare):
     assert "no valid split: train with --disable-validation" in prepare()[2]
 
 
-def test_files_can_be_given_by_split(prepare, data, tmp_path):
-    other = tmp_path / "valid.jsonl"
-    other.write_text('{"image": "v.jpg", "captions": ["A cat"]}\n')
-    status, out, err = prepare("--valid", other)
-    assert status == 0
-    assert "valid: 1 images, 1 captions" in out
-    assert err == ""
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -104,34 +92,3 @@ def test_a_mistake_is_one_line_and_status_2(prepare, tmp_path, options, message)
     assert out == ""
     assert err.splitlines()[-1].startswith(f"fairseq-mm prepare: {message}")
     assert not (tmp_path / "out").exists()
-
-
-def test_an_existing_folder_is_refused_and_left_alone(prepare, tmp_path):
-    prepare()
-    before = (tmp_path / "out" / "prepare.json").stat().st_mtime_ns
-    status, _, err = prepare()
-    assert status == 2
-    assert "out: has prepared data already (dict.txt); give --overwrite" in err
-    assert (tmp_path / "out" / "prepare.json").stat().st_mtime_ns == before
-
-
-def test_features_must_have_every_image(prepare, tmp_path):
-    from fairseq_mm.data.feature_store_writer import FeatureStoreWriter
-
-    def store(name, numbers):
-        with FeatureStoreWriter(tmp_path / name, dim=3, dtype="float32", attributes={}) as writer:
-            for number in numbers:
-                writer.append(f"{number}.jpg", np.full((1, 3), number, dtype=np.float32))
-            writer.finish()
-        return tmp_path / name
-
-    first, second = store("first.h5", range(4)), store("second.h5", range(4, 7))
-    status, _, err = prepare("--features", first)
-    assert status == 2
-    assert "data.jsonl:5: image 4.jpg is missing (not in the feature store); of 7 train im" in err
-    assert prepare("--features", first, second)[0] == 0
-
-
-def test_a_missing_kind_is_refused():
-    with pytest.raises(SystemExit, match="2"):
-        main(["prepare"])

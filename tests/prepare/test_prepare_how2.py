@@ -2,12 +2,9 @@
 
 import numpy as np
 import pytest
-import toy_subwords
 from written_folder import keys, records, tokens
 
 from fairseq_mm.data.feature_store import FeatureStore
-from fairseq_mm.data.records import split_names
-from fairseq_mm.data.subwords import Subwords
 
 
 @pytest.fixture
@@ -71,13 +68,6 @@ def test_text_and_features_become_a_data_folder(prepare, release):
     )
 
 
-def test_text_alone_of_some_splits_is_enough(prepare, release):
-    status, _, _ = prepare(release / "text", "--valid", "--test", "sum_cv")
-    assert status == 0
-    assert split_names(release / "out") == ["train", "test"]
-    assert not (release / "out" / "features.h5").exists()
-
-
 SETS = (
     "--train sum_train sum_asr_train --valid sum_cv sum_asr_cv --test sum_devtest sum_asr_devtest"
 )
@@ -109,15 +99,3 @@ def test_the_twelve_real_videos_are_prepared(prepare, shared_data, tmp_path):
     first = records(folder, "test")[0]
     assert first["id"] == key
     assert first["summary"].startswith("learn tips on how to design your garden around a col")
-
-
-def test_the_twelve_real_videos_are_prepared_in_pieces(prepare, shared_data, tmp_path):
-    text = shared_data("how2/clips") / "text"
-    sentences = (text / "sum_train" / "tr_tran_text.txt").read_text().split(" . ")
-    folder = toy_subwords.write_sentencepiece_folder(tmp_path / "t5", sentences=sentences, size=200)
-    status, _, err = prepare(text, *SETS.split(), "--pretrained", folder)
-    assert (status, err) == (0, "")
-    subwords = Subwords.load(tmp_path / "out")
-    pieces = tokens(tmp_path / "out", "test", "tran")
-    transcripts = [record["transcript"] for record in records(tmp_path / "out", "test")]
-    assert [subwords.decode(line) for line in pieces] == transcripts

@@ -51,16 +51,6 @@ def test_own_data_becomes_a_data_folder(prepare, tmp_path):
     assert (report["kind"], report["options"]["tokenizer"]) == ("prompts", "story")
 
 
-def test_remarks_stand_where_there_is_something_to_say(prepare, data):
-    with open(data, "a") as file:
-        for story in ("Hm.", "Hm.", "..\n"):
-            file.write(json.dumps({"prompt": "Same.", "story": story}) + "\n")
-    status, out, err = prepare("--source-threshold", 1, "--target-threshold", 1)
-    assert status == 0
-    assert "1 duplicate pairs" in out
-    assert err == "no valid split: train with --disable-validation\n"
-
-
 def test_text_that_is_split_already_is_left_alone(prepare, data, tmp_path):
     data.write_text('{"prompt": "[WP] x.", "story": "a. <newline> </s>\\nb"}\n')
     options = ["--tokenizer", "whitespace", "--source-threshold", 1, "--target-threshold", 1]

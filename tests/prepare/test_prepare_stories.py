@@ -100,24 +100,6 @@ def test_images_that_the_store_lacks_are_refused_dropped_or_masked(prepare, stor
     assert records(tmp_path / "out", "train")[2]["missing"] == ["1_3.jpg"]
 
 
-def test_keys_are_as_they_stand_in_the_data_on_request(prepare, store, tmp_path):
-    options = ["--threshold", 1, "--features", store()]
-    assert prepare(*options)[0] == 0
-    status, _, err = prepare(*options, "--keys", "path", "--overwrite")
-    assert status == 2
-    assert "image photos/0_0.jpg of story 1 is missing (not in the feature store)" in err
-    assert records(tmp_path / "out", "train")[0]["images"][0] == "0_0.jpg"
-
-
-def test_stories_with_an_empty_sentence_are_refused(prepare, data):
-    entry = {"images": ["a", "b", "c", "d", "e"], "sentences": ["a", "", "b", "c", "d"]}
-    with open(data, "a") as file:
-        file.write(json.dumps(entry) + "\n")
-    status, _, err = prepare("--threshold", 1)
-    assert status == 2
-    assert f"{data}:7: sentence 2 of story 7 has no word: ''." in err
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [

@@ -59,15 +59,6 @@ def test_own_data_becomes_a_data_folder(prepare, tmp_path):
     assert (options["tokenizer"], options["subwords"], options["threshold"]) == ("words", "none", 2)
 
 
-def test_without_valid_videos_the_remedy_is_named(prepare, tmp_path):
-    status, _, err = prepare("--tokenizer", "none", "--keys", "stem")
-    assert status == 0
-    assert err == "no valid split: train with --disable-validation\n"
-    out = tmp_path / "out"
-    assert tokens(out, "train")[0] == "The Talk!"
-    assert keys(out, "train") == [str(i) for i in range(6)]
-
-
 def test_videos_without_features_are_left_out_when_asked_for(prepare, tmp_path):
     store = tmp_path / "features.h5"
     with FeatureStoreWriter(store, dim=2, attributes={}) as writer:
@@ -110,27 +101,6 @@ def test_a_pretrained_folder_brings_dictionary_and_subwords(prepare, tmp_path):
     assert "(0.00% unknown)" in out.splitlines()[0]
 
 
-def test_a_sentencepiece_model_is_taken(prepare, tmp_path):
-    folder = toy_subwords.write_sentencepiece_folder(tmp_path / "t5", "spiece.model")
-    assert prepare("--pretrained", folder, "--tokenizer", "lower")[0] == 0
-    model = tmp_path / "out" / "sentencepiece.model"
-    assert model.read_bytes() == (folder / "spiece.model").read_bytes()
-    assert "".join(tokens(tmp_path / "out", "train")[0].split()) == "▁the▁talk!"
-    assert lines(tmp_path / "out" / "dict.tran.txt") == lines(folder / "dict.txt")
-
-
-def test_unknown_words_are_numbered(prepare, tmp_path):
-    status, out, _ = prepare("--threshold", 2, "--indexed-oov", 3)
-    assert status == 0
-    dictionary = next(line for line in out.splitlines() if line.startswith("dict"))
-    assert dictionary.startswith("dict.tran.txt = dict.desc.txt: 9 words, 13 types")
-    assert dictionary.endswith("3 of them indexed OOV tokens")
-    assert "23 transcript tokens (0.00% unknown)" in out.splitlines()[0]
-    assert "6 numbered in transcripts" in out.splitlines()[0]
-    assert tokens(tmp_path / "out", "train", "tran")[0] == "it 's <unk-0> ."
-    assert records(tmp_path / "out", "train")[0]["unknowns"] == ["talk0"]
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -152,16 +122,3 @@ def test_mistakes_are_one_line(prepare, tmp_path, monkeypatch, options, message)
     assert err.splitlines()[-1].startswith(f"fairseq-mm prepare: {message}")
     assert "Traceback" not in err
     assert not (tmp_path / "out").exists()
-
-
-def test_a_pretrained_folder_without_subwords_is_refused(prepare, tmp_path):
-    (tmp_path / "p").mkdir()
-    (tmp_path / "p" / "dict.txt").write_text("a 1\n")
-    status, _, err = prepare("--pretrained", tmp_path / "p")
-    assert status == 2
-    assert "p: must have subwords.json, encoder.json and vocab.bpe, or sentencepiece.model" in err
-    (tmp_path / "p" / "subwords.json").write_text('{"kind": "gpt2"}')
-    toy_subwords.write_gpt2(tmp_path / "p")
-    status, _, err = prepare("--pretrained", tmp_path / "p", "--indexed-oov", 3)
-    assert status == 2
-    assert "indexed OOV tokens (3) are for text in words, but subwords are gpt2" in err

@@ -9,7 +9,6 @@ from PIL import Image
 from written_folder import keys, tokens
 
 from fairseq_mm.data.feature_store_writer import FeatureStoreWriter
-from fairseq_mm.data.records import open_split
 
 
 @pytest.fixture
@@ -128,32 +127,6 @@ def test_the_stores_own_keys_are_taken(prepare, store, tmp_path):
     assert keys(tmp_path / "out", "train") == [ids] * 2
 
 
-def test_missing_images_can_be_refused(prepare, store, release):
-    status, _, err = prepare("--threshold", 1, "--features", store, "--missing", "refuse")
-    assert status == 2
-    where = release / "train.story-in-sequence.json"
-    assert f"{where}: image 20 of story c is missing (not in the feature store); of 3 t" in err
-
-
-def test_a_sentence_with_the_separator_is_named_by_file_and_story(prepare, release, tmp_path):
-    path = release / "val.story-in-sequence.json"
-    path.write_text(path.read_text().replace("was at 2", "was <SENT> 2"))
-    status, _, err = prepare("--threshold", 1)
-    assert status == 2
-    assert err.splitlines()[-1] == (
-        f"fairseq-mm prepare: {path}: sentence 3 of story v holds the separator of sentences "
-        "<sent>, which would be read as such."
-    )
-    assert not (tmp_path / "out").exists()
-
-
-def test_descriptions_in_sequence_have_the_layout_of_stories(prepare, tmp_path):
-    status, out, err = prepare("--threshold", 1, "--tier", "description-in-sequence")
-    assert (status, err) == (0, "")
-    assert out.startswith("train: 3 stories, 3 albums, 2 image sequences")
-    assert open_split(tmp_path / "out", "train").field("album")[0] == "album of a"
-
-
 def test_descriptions_in_isolation_are_captions(prepare, images, tmp_path):
     options = ["--tier", "description-in-isolation", "--threshold", 2]
     status, out, err = prepare(*options, "--images", *images)
@@ -170,30 +143,6 @@ def test_descriptions_take_the_stores_keys_too(prepare, store, tmp_path):
     options = ["--tier", "description-in-isolation", "--threshold", 2, "--features", store]
     assert prepare(*options)[0] == 0
     assert set(keys(tmp_path / "out", "valid")) == {f"{n}.jpg" for n in range(30, 35)}
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (["--missing", "keep"], "--missing needs --features, or --images, to say"),
-        (["--images", "nowhere"], "nowhere: no such file or folder."),
-    ],
-)
-def test_a_mistake_is_one_line(prepare, tmp_path, options, message):
-    status, out, err = prepare(*options)
-    assert (status, out) == (2, "")
-    assert err.splitlines()[-1].startswith(f"fairseq-mm prepare: {message}")
-    assert not (tmp_path / "out").exists()
-
-
-@pytest.mark.parametrize("tier", ["story-in-sequence", "description-in-isolation"])
-def test_without_training_data_a_dictionary_is_needed(prepare, release, tmp_path, tier):
-    (release / f"train.{tier}.json").unlink()
-    status, _, err = prepare("--tier", tier)
-    assert status == 2
-    assert "without them --dictionary must give the words." in err
-    (tmp_path / "dict.txt").write_text("was 9\n<sent> 4\n")
-    assert prepare("--tier", tier, "--dictionary", tmp_path / "dict.txt")[0] == 0
 
 
 def test_the_small_release_becomes_a_data_folder(run_command, shared_data, tmp_path):

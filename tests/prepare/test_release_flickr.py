@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from written_folder import keys, records
+from written_folder import records
 
 from fairseq_mm.cli.main import main
 from fairseq_mm.data.caption_text import CaptionTokenizer
@@ -51,14 +51,6 @@ def test_flickr8k_exceptions_and_deviations_are_listed(flickr8k):
         "train: 2 images found, 6,000 expected (flickr8k, split official)",
         "valid: 1 images found, 1,000 expected (flickr8k, split official)",
     ]
-
-
-def test_flickr8k_without_captions_or_training_list_is_refused(flickr8k):
-    (flickr8k / "Flickr_8k.trainImages.txt").unlink()
-    with pytest.raises(UserError, match=r"Flickr_8k.trainImages.txt: cannot be read \(No such"):
-        read_flickr8k(flickr8k)
-    with pytest.raises(UserError, match=r"Flickr8k.token.txt: cannot be read \(No such"):
-        read_flickr8k(flickr8k / "elsewhere")
 
 
 @pytest.mark.parametrize(
@@ -175,49 +167,6 @@ def test_a_malformed_karpathy_file_is_refused(tmp_path, content, message):
     (tmp_path / "dataset.json").write_text(content)
     with pytest.raises(UserError, match=message):
         read_karpathy(tmp_path / "dataset.json", name="flickr30k", published={})
-
-
-def test_flickr30k_by_lists_of_images(tmp_path, capsys):
-    tokens = tmp_path / "results_20130124.token"
-    lines = [f"{n}.jpg#{k}\tA dog {n} {k} .\n" for n in (1, 2, 3, 4) for k in (0, 1)]
-    tokens.write_text("".join(lines))
-    for name, lines in (("train", "1.jpg\n3.jpg\n"), ("valid", "images/2\n"), ("twice", "1\n")):
-        (tmp_path / f"{name}.txt").write_text(lines)
-    lists = [f"{split}={tmp_path / split}.txt" for split in ("train", "valid")]
-    command = ["prepare", "flickr30k", str(tokens), "--threshold", "1", "--split-ids", *lists]
-    assert main([*command, "--output", str(tmp_path / "out")]) == 0
-    assert keys(tmp_path / "out", "train") == ["1.jpg", "1.jpg", "3.jpg", "3.jpg"]
-    assert keys(tmp_path / "out", "valid") == ["2.jpg"] * 2
-    report = json.loads((tmp_path / "out" / "prepare.json").read_text())
-    assert report["exceptions"] == {"captions without a split": ["4.jpg"]}
-    capsys.readouterr()
-    for arguments, message in (
-        ([*command, f"test={tmp_path / 'twice.txt'}"], "image 1.jpg was given before"),
-        ([*command, f"test={tmp_path / 'absent.txt'}"], "absent.txt: cannot be read"),
-        ([*command[:2], "x.json", *command[3:]], "x.json: must be results_20130124.token or"),
-    ):
-        assert main([*arguments, "--output", str(tmp_path / "other")]) == 2
-        errors = capsys.readouterr().err
-        assert message in errors
-        assert errors.count("\n") == 1
-
-
-@pytest.mark.parametrize("name", ["flickr8k", "flickr30k", "coco"])
-def test_karpathys_files_need_no_further_option(tmp_path, name):
-    entries = [
-        {"filename": f"{i}.jpg", "split": split, "sentences": [{"raw": "A dog .", "tokens": []}]}
-        for i, split in enumerate(["train", "restval", "val", "test"])
-    ]
-    file = tmp_path / f"dataset_{name}.json"
-    file.write_text(json.dumps({"dataset": name, "images": entries}))
-    arguments = ["--threshold", "1", "--output", str(tmp_path / "out")]
-    assert main(["prepare", name, str(file), *arguments]) == 0
-    counts = json.loads((tmp_path / "out" / "prepare.json").read_text())["counts"]
-    assert {split: x["images"] for split, x in counts.items()} == {
-        "train": 2,
-        "valid": 1,
-        "test": 1,
-    }
 
 
 @pytest.mark.parametrize("name", ["flickr8k", "flickr30k"])

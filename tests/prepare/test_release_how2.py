@@ -60,17 +60,6 @@ def test_the_published_test_split_is_known_by_its_size(tmp_path):
     assert read_how2(tmp_path, {"test": ["sum_cv"]}).deviations() == []
 
 
-def test_several_sets_make_a_split(tmp_path):
-    write_ids(tmp_path / "sum_train", tran=["d"], desc=["d"])
-    write_ids(tmp_path / "sum_asr_train", tran=["-a"], desc=["-a"])
-    corpus = read_how2(tmp_path, {"train": ["sum_train", "sum_asr_train"], "valid": []})
-    assert [video.id for video in corpus.splits["train"]] == ["d", "-a"]
-    assert corpus.division == "train sum_train + sum_asr_train"
-    message = r"tran\.tok\.txt:1: video d was given before, at .*no two of the sets may have"
-    with pytest.raises(UserError, match=message):
-        read_how2(tmp_path, {"train": ["sum_train"], "test": ["sum_train"]})
-
-
 def test_sets_that_are_incomplete_are_refused(tmp_path):
     def read():
         return read_how2(tmp_path, {"train": ["s"]})
@@ -125,35 +114,6 @@ def test_features_of_the_videos_become_a_store(corpus, features, tmp_path):
     assert store.attributes["extractor"] == "resnext101_3d"
     assert store.attributes["frames_per_clip"] == store.attributes["stride"] == 16
     assert store.attributes["imported_from"] == "actions"
-
-
-def test_a_store_that_has_the_videos_stays(corpus, features, tmp_path):
-    source = find_features(corpus, features, missing="refuse")
-    path = tmp_path / "features.h5"
-    assert write_features(source, path, dtype="float32")
-    before = path.stat().st_mtime_ns
-    assert not write_features(source, path, dtype="float32")
-    assert path.stat().st_mtime_ns == before
-    assert write_features(source, path, dtype="float16")
-
-
-def test_videos_without_features_are_dropped_when_asked_for(corpus, features):
-    (features / "d.npy").unlink()
-    with pytest.raises(
-        UserError,
-        match=r"video d is missing \(.*actions has no d.npy\); of 3 train videos 1 lack feat",
-    ):
-        find_features(corpus, features, missing="refuse")
-    source = find_features(corpus, features, missing="drop")
-    assert source.keys == ["-a", "b.c"]
-    assert [video.id for video in corpus.splits["train"]] == ["-a", "b.c"]
-    assert corpus.exceptions == {"train videos missing": ["d"]}
-    for path in features.glob("*.npy"):
-        path.unlink()
-    with pytest.raises(UserError, match="and so it is with all train videos"):
-        find_features(corpus, features, missing="drop")
-    with pytest.raises(UserError, match=r"nowhere: cannot be read \(No such file"):
-        find_features(corpus, features / "nowhere", missing="drop")
 
 
 @pytest.mark.parametrize(

@@ -1,9 +1,7 @@
 """SBU captioned photos, from tiny files in the official layout."""
 
 import pytest
-from written_folder import keys
 
-from fairseq_mm.cli.main import main
 from fairseq_mm.errors import UserError
 from fairseq_mm.prepare.releases.sbu import CAPTIONS, URLS, read_sbu
 
@@ -29,15 +27,6 @@ def test_lines_of_both_files_belong_together(release):
     assert corpus.deviations() == [
         "train: 2 images found, 1,000,000 expected (sbu, split whole)",
     ]
-
-
-def test_the_command_draws_a_split(release, tmp_path):
-    options = ["--valid-size", "1", "--threshold", "1", "--output", str(tmp_path / "out")]
-    assert main(["prepare", "sbu", str(release), *options]) == 0
-    assert {*keys(tmp_path / "out", "train"), *keys(tmp_path / "out", "valid")} == {
-        "4385058960_b0f291553e.jpg",
-        "2148024429_06aec6e8ca.jpg",
-    }
 
 
 @pytest.mark.parametrize(

@@ -107,33 +107,6 @@ def test_descriptions_in_isolation_are_gathered_by_image(release):
 
 
 @pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"story_id": None}, r"annotations\[0\]: `story_id` must be text, but is null instead"),
-        ({"text": 3}, r"annotations\[0\]: `text` must be text, but is 3 instead"),
-        ({"album_id": True}, r"`album_id` must be text, but is true instead"),
-        ({"text": "\ud800"}, "text holds half a character"),
-        ({"photo_flickr_id": "1\t2"}, r"annotations\[0\]: an image's id must be text without tabs"),
-        (
-            {"worker_arranged_photo_order": "1"},
-            r'`worker_arranged_photo_order` must be a whole number, but is "1" instead',
-        ),
-    ],
-)
-def test_a_malformed_field_is_named(release, change, message):
-    with pytest.raises(UserError, match=rf"train.story-in-sequence.json: .*{message}|{message}"):
-        read_vist_stories(release(*story("1", **change)))
-
-
-@pytest.mark.parametrize("name", ["story_id", "text", "worker_arranged_photo_order"])
-def test_a_missing_field_is_named(release, name):
-    annotations = story("1")
-    del annotations[2][name]
-    with pytest.raises(UserError, match=rf"annotations\[2\]: `{name}` must be .*but is missing"):
-        read_vist_stories(release(*annotations))
-
-
-@pytest.mark.parametrize(
     ("annotated", "message"),
     [
         ([1], "`annotations` must be a list, but is missing"),

@@ -43,15 +43,6 @@ def test_files_of_unequal_length_are_refused(release):
         read_writingprompts(folder)
 
 
-def test_a_missing_file_is_named(release, tmp_path):
-    (release(train=(3, 3)) / "train.wp_target").unlink()
-    with pytest.raises(UserError, match=r"train.wp_target: cannot be read \(No such file"):
-        read_writingprompts(tmp_path)
-    (tmp_path / "train.wp_source").unlink()
-    with pytest.raises(UserError, match=r"no train.wp_source, valid.wp_source or test.wp_source"):
-        read_writingprompts(tmp_path)
-
-
 @pytest.mark.parametrize(
     ("content", "lines"),
     [(b"", 0), (b"a", 1), (b"a\n", 1), (b"a\n\nb", 3), (b"a\rb\x85\xe2\x80\xa8\n", 1)],

@@ -1,7 +1,6 @@
 """Items by split -> data folder: what stands in it, and that a failure leaves nothing."""
 
 import json
-from pathlib import Path
 
 import pytest
 from written_folder import binarised, keys, names_in, records
@@ -60,17 +59,6 @@ def test_the_folder_holds_records_and_their_binarised_text(tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out"]
 
 
-def test_fairseq_reads_back_what_was_written(tmp_path):
-    report = write(example(), tmp_path / "out", threshold=2)
-    # a 4+2 of train's five captions, cat 2, dog 3; no invented words fill it up to eight
-    assert (tmp_path / "out" / "dict.txt").read_text().split()[::2] == ["a", "dog", "cat"]
-    assert report["dictionary_words"] == 3
-    assert binarised(tmp_path / "out", "valid") == ["a <unk> cat", "a cat <unk>"]
-    assert report["counts"]["valid"] == {
-        "images": 1, "captions": 2, "words": 6, "empty_captions_skipped": 0, "unknown": 2,
-    }  # fmt: skip
-
-
 def test_the_number_of_words_can_be_limited(tmp_path):
     write(example(), tmp_path / "out", max_words=2)
     assert (tmp_path / "out" / "dict.txt").read_text().split()[::2] == ["a", "dog"]
@@ -80,15 +68,6 @@ def test_a_dictionary_can_be_given(tmp_path):
     (tmp_path / "words.txt").write_text("runs 7\ncat 3\n")
     write(example(), tmp_path / "out", dictionary=tmp_path / "words.txt")
     assert (tmp_path / "out" / "dict.txt").read_text() == "runs 7\ncat 3\n"
-
-
-def test_without_training_images_a_dictionary_is_needed(tmp_path):
-    items = corpus(test=[["a cat runs"]])
-    with pytest.raises(UserError, match=r"data.jsonl: no training images; without them --dic"):
-        write(items, tmp_path / "out")
-    (tmp_path / "words.txt").write_text("runs 7\ncat 3\n")
-    report = write(items, tmp_path / "out", dictionary=tmp_path / "words.txt")
-    assert report["counts"]["test"]["unknown"] == 1
 
 
 def test_overwriting_replaces_prepared_files_and_no_others(tmp_path):
@@ -120,13 +99,6 @@ def test_data_of_another_kind_is_not_overwritten(tmp_path):
     (out / "prepare.json").write_text('{"kind": "prompts"}')
     with pytest.raises(UserError, match=r"out: holds prepared prompts, and captions would stand"):
         write(example(), out, overwrite=True)
-
-
-def test_the_current_folder_can_be_the_output(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    write(example(), Path("."))
-    assert "train.bin" in names_in(tmp_path)
-    assert not (tmp_path / ".partial").exists()
 
 
 @pytest.mark.parametrize(

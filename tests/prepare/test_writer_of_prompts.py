@@ -88,29 +88,6 @@ def test_the_folder_holds_records_binarised_pairs_and_two_language_models(tmp_pa
     ]
 
 
-def test_fairseq_reads_back_what_was_written(tmp_path):
-    report = write(EXAMPLE, tmp_path / "out", source_threshold=2, target_threshold=3)
-    out = tmp_path / "out"
-    # prompts: a 3, and 2 each of [, ], WP, cat; stories: the 4, cat 3; a count that equals the
-    # threshold stays
-    assert (out / "dict.wp_source.txt").read_text().split()[::2] == ["a", "WP", "[", "]", "cat"]
-    assert (out / "dict.wp_target.txt").read_text().split()[::2] == ["the", "cat"]
-    assert binarised(out, "valid", "wp_source") == ["a <unk>", "a <unk>"]
-    expected = ["the <unk> <unk> <unk> <unk>", "<unk> <unk>"]
-    assert binarised(out, "valid", "wp_target") == expected
-    for folder, side in (("prompts", "wp_source"), ("stories", "wp_target")):
-        for end in ("bin", "idx"):
-            alone = (out / folder / f"valid.{end}").read_bytes()
-            assert alone == (out / f"valid.wp_source-wp_target.{side}.{end}").read_bytes()
-    assert report["dictionary_words"] == {"dict.wp_source.txt": 5, "dict.wp_target.txt": 2}
-    assert report["counts"]["valid"] == {
-        "pairs": 2, "prompts": 2, "prompt_words": 4, "story_words": 7, "stories_cut": 0,
-        "words_cut": 0, "empty_pairs_skipped": 0, "duplicate_pairs": 0,
-        "prompts_in_train": 1, "unknown_prompt_words": 2,
-        "unknown_story_words": 6,
-    }  # fmt: skip
-
-
 def test_stories_are_cut_to_their_first_words(tmp_path):
     report = write(EXAMPLE, tmp_path / "out", story_words=4)
     cut = ["the cat sat .", "a cat the cat", "the dog ran"]
@@ -179,14 +156,6 @@ def test_a_half_without_words_is_refused_by_line_or_left_out_and_counted(
     assert binarised(tmp_path / "out", "train", "wp_target") == ["b", "d e"]
 
 
-def test_a_control_symbol_is_refused_by_line(tmp_path):
-    splits = {"train": [("a", "b"), ("<s> x <s>", "b </s> c")]}
-    with pytest.raises(
-        UserError, match=r"^train.wp_source:2: the prompt holds fairseq's control symbol <s>, which"
-    ):
-        write(splits, tmp_path / "out")
-
-
 def test_an_unknown_word_in_the_text_is_no_mistake(tmp_path):
     report = write({"train": [("a <unk>", "b <unk>")]}, tmp_path / "out")
     assert report["counts"]["train"]["unknown_story_words"] == 1
@@ -229,39 +198,6 @@ def test_an_interrupted_run_leaves_nothing_and_keeps_what_was(tmp_path, monkeypa
         write(EXAMPLE, tmp_path / "new")
     assert files_in(out) == before
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out"]
-
-
-def test_overwriting_replaces_prepared_files_and_no_others(tmp_path):
-    out = tmp_path / "out"
-    write(EXAMPLE, out, fields={"ids": True})
-    with pytest.raises(UserError, match=r"--output .*out: has prepared data already \(dict.wp_so"):
-        write(EXAMPLE, out)
-    (out / "stories" / "drafts.txt").write_text("a novel")
-    write({"train": [("a", "b")]}, out, overwrite=True)
-    assert (out / "stories" / "drafts.txt").read_text() == "a novel"
-    assert binarised(out, "train", "wp_target") == ["b"]
-    assert not [name for name in files_in(out) if "valid" in name]
-
-
-def test_what_a_killed_run_left_is_cleared(tmp_path):
-    partial = tmp_path / "out" / ".partial"
-    (partial / "text").mkdir(parents=True)
-    (partial / "text" / "test.wp_target").write_text("half a li")
-    (partial / "train.wp_source-wp_target.wp_target.pt1.bin").write_text("a worker's")
-    (partial / "preprocess.log").write_text("")
-    write({"train": [("a", "b")]}, tmp_path / "out")
-    assert "text/test.wp_target" not in files_in(tmp_path / "out")
-    assert not partial.exists()
-
-
-def test_a_long_wait_is_announced(tmp_path, monkeypatch, caplog):
-    caplog.set_level("INFO", logger="fairseq_mm.prepare")
-    write(EXAMPLE, tmp_path / "short")
-    assert caplog.messages == []
-    monkeypatch.setattr(writer, "_WORDS_A_MINUTE", 8)
-    write(EXAMPLE, tmp_path / "long")
-    # 12 + 4 + 2 words of prompts, 15 + 7 + 3 of stories
-    assert caplog.messages == ["binarising 43 words, about 5 minutes of one core's time"]
 
 
 def test_a_path_that_fairseq_would_split_is_refused(tmp_path):

@@ -89,20 +89,6 @@ def test_words_become_a_folder(write, tmp_path):
     assert report.items() <= json.loads((out / "prepare.json").read_text()).items()
 
 
-def test_rare_words_and_words_beyond_the_maximum_are_left_out(write, tmp_path):
-    write(threshold=2)
-    assert [line.split()[0] for line in lines(tmp_path / "out" / "dict.desc.txt")] == [
-        "the",
-        "guitar",
-        "tune",
-    ]
-    write(max_words=2, overwrite=True)
-    assert len(lines(tmp_path / "out" / "dict.desc.txt")) == 2
-    with pytest.raises(UserError, match="no word occurs 9 times or more in the training text"):
-        write(threshold=9, overwrite=True)
-    assert len(lines(tmp_path / "out" / "dict.desc.txt")) == 2
-
-
 def test_unknown_words_are_numbered_by_video(write, tmp_path):
     report = write(Subwords(indexed_oov=2), threshold=2)
     out = tmp_path / "out"
@@ -139,13 +125,6 @@ def test_words_are_numbered_by_an_existing_dictionary_too(write, corpus, tmp_pat
     given.write_text("guitar 9\nthe 3\ntune 2\nand 1\n")
     write(Subwords(indexed_oov=1), dictionary=given, overwrite=True)
     assert lines(tmp_path / "out" / "dict.desc.txt") == [*lines(given), "<unk-0> 0"]
-
-
-def test_indexed_oov_tokens_in_the_text_are_unknown_words(write, corpus, tmp_path):
-    corpus.splits["train"][0].texts["transcript"] = ["<unk-0> <unk-0> tune"]
-    write(Subwords(indexed_oov=1))
-    assert records(tmp_path / "out", "train")[0]["unknowns"] == ["<unk-0>"]
-    assert lines(tmp_path / "out" / "dict.tran.txt")[-1] == "<unk-0> 0"
 
 
 @pytest.mark.parametrize("kind", ["gpt2", "sentencepiece"])
@@ -191,33 +170,6 @@ def test_texts_that_will_be_cut_are_counted(write, corpus):
         video.texts["summary"] = ["the " * (words - 448)]
         counts = write(overwrite=True)["counts"]["train"]
         assert (counts["transcripts_cut"], counts["summaries_cut"]) == (cut, cut)
-
-
-@pytest.mark.parametrize(
-    ("side", "text", "message"),
-    [
-        (
-            "transcript",
-            " \n",
-            r'^t:2: the transcript of v2 has no word: .*; write "transcript not available"',
-        ),
-        (
-            "summary",
-            "",
-            r"^d:2: the summary of v2 has no word: ''.",
-        ),
-        (
-            "transcript",
-            "a </s> b",
-            r"^t:2: the transcript of v2 holds fairseq's control symbol",
-        ),
-    ],
-)
-def test_texts_that_cannot_be_taken_are_refused(write, corpus, tmp_path, side, text, message):
-    corpus.splits["train"][1].texts[side] = [text]
-    with pytest.raises(UserError, match=message):
-        write()
-    assert not (tmp_path / "out").exists()
 
 
 def test_empty_texts_are_left_out_when_asked_for(write, corpus, tmp_path):

@@ -79,17 +79,6 @@ def test_references_are_all_stories_of_the_sequence_and_of_the_album(tmp_path):
     assert open_split(out, "train").references("album") == expected
 
 
-def test_fairseq_reads_back_what_was_written(tmp_path):
-    report = write(example(), tmp_path / "out", threshold=2)
-    # 16 separators; a 8, b 6, dog 3, far 2; no invented words fill it up to eight
-    words = (tmp_path / "out" / "dict.txt").read_text().split()[::2]
-    assert words == ["<sent>", "a", "b", "dog", "far"]
-    assert report["dictionary_words"] == 5
-    assert binarised(tmp_path / "out", "valid") == ["a <unk> <sent> a <sent> b <sent> a a <sent> b"]
-    # separators are no words, and not unknown
-    assert (report["counts"]["valid"]["words"], report["counts"]["valid"]["unknown"]) == (7, 1)
-
-
 def test_images_of_kept_stories_that_are_missing_are_listed_in_their_place(tmp_path):
     corpus = example()
     missing = dict.fromkeys([*"skx", "nowhere"], "no such file")
