@@ -90,26 +90,64 @@ def load_tokenizer(name: str) -> Tokenizer:
 TOKENIZERS = ("ptb", "m_rnn", "wp", "none")
 
 
+def _coco_submission(system: JoinedTexts, split: Optional[Split] = None) -> str:
+    """Return a system's captions in the JSON format of COCO's evaluation server."""
+    repeated = system.hypotheses.repeated
+    if repeated:
+        raise UserError(
+            f"--submission: an image must have one caption, but {system.path} has several of "
+            f"{len(repeated)}: {', '.join(repeated[:_NAMED])}."
+        )
+    # the server has references of images that this data folder or file has not
+    return coco_results({**system.texts, **system.without_references})
+
+
+def _vist_submission(system: JoinedTexts, split: Optional[Split] = None) -> str:
+    """Return stories in the format that the challenge's program EvalVIST reads as ``-testFile``."""
+    if split is None:
+        raise UserError("--submission: needs --data, whose records name the albums.")
+    albums: dict[str, str] = {}
+    for key, album in zip(split.items, split.field("album")):
+        if album is None:
+            raise UserError(f"--submission: {split.path} has no `album` of the images {key!r}.")
+        albums.setdefault(key, album)
+    stories = [
+        {
+            "album_id": album,
+            "photo_sequence": key.split("\t"),
+            "story_text_normalized": without_separators(system.texts[key]),
+        }
+        for key, album in albums.items()
+        if key in system.texts
+    ]
+    content = {
+        "team_name": "fairseq_mm",
+        "evaluation_info": {"additional_description": f"{split.name}, {len(stories)} sequences"},
+        "output_stories": stories,
+    }
+    return json.dumps(content, ensure_ascii=False, indent=1) + "\n"
+
+
 class Preset(NamedTuple):
     """Evaluation protocol of a paper or challenge, which ``--preset`` names."""
 
     tokenizer: str  # name of the tokenizer, one of :data:`TOKENIZERS`
     metrics: tuple[str, ...]  # names of the metrics
     has_references: bool = True  # False if the protocol scores texts without references
-    submission: str = ""  # challenge whose format ``--submission`` writes; empty for none
+    submission: Optional[Callable[..., str]] = None  # content of the file of ``--submission``
 
 
 PRESETS = {
     "coco": Preset(
-        "ptb", ("bleu", "meteor", "rouge_l", "cider", "diversity", "novelty"), submission="coco"
+        "ptb", ("bleu", "meteor", "rouge_l", "cider", "diversity", "novelty"), submission=_coco_submission
     ),
     # none: words are what spaces separate, as in the tables of Yu et al.
     "how2": Preset("none", ("rouge", "bleu", "meteor", "cider", "content_f1", "novel_ngrams")),
-    "m_rnn": Preset("m_rnn", ("bleu", "perplexity", "diversity", "novelty"), submission="coco"),
+    "m_rnn": Preset("m_rnn", ("bleu", "perplexity", "diversity", "novelty"), submission=_coco_submission),
     "vist": Preset(
         "ptb",
         ("meteor_vist", "meteor", "bleu", "rouge_l", "cider", "diversity", "sentences"),
-        submission="vist",
+        submission=_vist_submission,
     ),
     # a prompt has many good stories: overlap with one reference says little
     "wp": Preset("none", ("diversity", "copying"), has_references=False),
@@ -212,7 +250,7 @@ def run(args: argparse.Namespace) -> None:
     outputs = (args.metrics, args.json, args.per_item, args.card, args.compare)
     if args.submission and not any((*outputs, args.data, args.references)):
         texts = score_inputs.read_without_references(args.inputs, None)
-        write_file(args.submission, _coco_submission(texts))
+        write_file(args.submission, PRESETS[args.preset].submission(texts))
         count = counted(len(texts.texts), "caption")
         print(f"wrote {args.submission}: {count}; nothing to score them by", file=sys.stderr)
         return
@@ -254,10 +292,8 @@ def _check(args: argparse.Namespace) -> None:
     if args.references_of == "album" and (args.references or args.data is None):
         raise UserError("--references-of album: needs --data, and no --references.")
     preset = PRESETS[args.preset]
-    if args.submission and (
-        not preset.submission or (preset.submission == "vist" and not args.data)
-    ):
-        raise UserError("--submission: needs --preset coco, m_rnn, or vist with --data.")
+    if args.submission and preset.submission is None:
+        raise UserError("--submission: needs --preset coco, m_rnn or vist.")
     if args.card == "":
         args.card = f"{texts or 'constant'}.card.json"
     names = ("json", "per_item", "submission", "card")
@@ -348,11 +384,7 @@ def _score(
         raise UserError(f"{args.inputs} and {args.compare}: have no item in common.")
     if args.submission:
         # before the metrics, which may take minutes or fail: the file does not need scores
-        if preset.submission == "vist":
-            content = _vist_submission(split, systems[0].texts)
-        else:
-            content = _coco_submission(systems[0])
-        write_file(args.submission, content)
+        write_file(args.submission, preset.submission(systems[0], split))
     reference_texts = [] if references is None else [references.texts[key] for key in ids]
     tokenizer = args.tokenizer or preset.tokenizer
     with elapsed_time("tokenize") as show:
@@ -376,7 +408,7 @@ def _score(
     for row in tables[0]:
         row.expected = len(all_ids)
     result["texts"] = [system.describe() for system in systems]
-    if preset.submission == "vist" and references is not None:
+    if "meteor_vist" in preset.metrics and references is not None:
         result["visual_stories"] = describe_split(references, ids)
     if len(systems) == 2:
         result["comparison"] = compare(*tables, samples=samples, seed=args.seed)
@@ -542,43 +574,6 @@ def _read_systems(
             text = score_inputs.most_frequent_text(open_split(args.data, "train"))
         systems.insert(0, score_inputs.constant_texts(text, items))
     return references, systems
-
-
-def _coco_submission(system: JoinedTexts) -> str:
-    """Return a system's captions in the JSON format of COCO's evaluation server."""
-    repeated = system.hypotheses.repeated
-    if repeated:
-        raise UserError(
-            f"--submission: an image must have one caption, but {system.path} has several of "
-            f"{len(repeated)}: {', '.join(repeated[:_NAMED])}."
-        )
-    # the server has references of images that this data folder or file has not
-    return coco_results({**system.texts, **system.without_references})
-
-
-def _vist_submission(split: Split, texts: Mapping[str, str]) -> str:
-    """Return stories in the format that the challenge's program EvalVIST reads as ``-testFile``;
-    ``texts`` maps an image sequence (ids of five images, separated by tabs) to its story."""
-    albums: dict[str, str] = {}
-    for key, album in zip(split.items, split.field("album")):
-        if album is None:
-            raise UserError(f"--submission: {split.path} has no `album` of the images {key!r}.")
-        albums.setdefault(key, album)
-    stories = [
-        {
-            "album_id": album,
-            "photo_sequence": key.split("\t"),
-            "story_text_normalized": without_separators(texts[key]),
-        }
-        for key, album in albums.items()
-        if key in texts
-    ]
-    content = {
-        "team_name": "fairseq_mm",
-        "evaluation_info": {"additional_description": f"{split.name}, {len(stories)} sequences"},
-        "output_stories": stories,
-    }
-    return json.dumps(content, ensure_ascii=False, indent=1) + "\n"
 
 
 def describe_split(references: References, ids: Sequence[str]) -> dict[str, object]:
