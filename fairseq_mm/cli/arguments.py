@@ -30,7 +30,7 @@ SHARED: dict[str, dict[str, Any]] = {
     "split": {"metavar": "NAME", "help": "Split of the data folder, such as valid."},
     "weights": {
         "metavar": "FILE",
-        "help": "Weights of the extractor, if not beside the checkpoint.",
+        "help": "Extractor's weights, if not beside the checkpoint.",
     },
     "features": {
         "metavar": "STORE",
@@ -38,7 +38,7 @@ SHARED: dict[str, dict[str, Any]] = {
     },
     "embedding": {
         "metavar": "PATH",
-        "help": "Embedding (vse_*) on whose vectors the model was trained.",
+        "help": "Embedding (vse_*) whose vectors the model reads.",
     },
     "device": {
         "metavar": "NAME",
@@ -77,11 +77,13 @@ GENERATION: dict[str, dict[str, Any]] = {
     "typical_p": {
         "type": float,
         "metavar": "P",
-        "help": "Sample from the locally typical tokens with probability P.",
+        "help": "Sample from locally typical tokens of probability P.",
     },
     "mbr": {
         "choices": UTILITIES,
-        "help": "Of the --beam N samples (default: 16), take those most similar to the others.",
+        "metavar": "METRIC",
+        "help": "Of --beam N samples (default: 16), take those most similar by "
+        f"{', '.join(UTILITIES[:-1])} or {UTILITIES[-1]}.",
     },
     "temperature": {"type": float, "metavar": "T", "help": "Divisor of the logits."},
     "lenpen": {
@@ -101,7 +103,8 @@ GENERATION: dict[str, dict[str, Any]] = {
     "seed": {"type": int, "metavar": "N", "help": "Seed of sampling."},
     "weights_dtype": {
         "choices": WEIGHTS_DTYPES,
-        "help": "Type of linear layers' weights on a CPU (default: float32).",
+        "metavar": "TYPE",
+        "help": "On a CPU: float32 (default), bfloat16 or int8 weights.",
     },
 }
 
@@ -112,26 +115,23 @@ CONSTRAINTS: dict[str, dict[str, Any]] = {
     "repetition_penalty": {
         "type": float,
         "metavar": "X",
-        "help": "Divide the probability of a word that occurs n times by 1 + nX.",
+        "help": "Divide a word's probability by 1 + X times its count.",
     },
     "end_after_punctuation": {
         "action": "store_true",
-        "help": "End a sentence only after . ? or !, or at its maximum length.",
+        "help": "End a sentence after . ? ! or at its maximum length.",
     },
 }
 
 # options of a search for candidates by part-of-speech sequences
 STRUCTURES: Mapping[str, tuple[str, Mapping[str, Any]]] = {
-    "--data": (
-        "Training captions and tags (default: folder of --split).",
-        {"metavar": "DIR"},
-    ),
+    "--data": ("Training captions and tags (default: of --split).", {"metavar": "DIR"}),
     "--vectors": (
         "Vectors of the training captions (default: embed now).",
         {"metavar": "FILE"},
     ),
     "--language-model": (
-        "ARPA file (default: Kneser-Ney trigrams of the captions).",
+        "ARPA file (default: trigrams of the captions).",
         {"metavar": "FILE"},
     ),
     "--candidates": ("Samples for each image (default: 1000).", {"type": int, "metavar": "N"}),
@@ -151,25 +151,25 @@ STRUCTURES: Mapping[str, tuple[str, Mapping[str, Any]]] = {
         {"type": float, "metavar": "X"},
     ),
     "--top": (
-        "Captions of an image (default: 5 with --jsonl, else 1).",
+        "Captions of an image (default: 1; with --jsonl 5).",
         {"type": int, "metavar": "N"},
     ),
     "--conditions": (
-        "Vectors to generate from: image, or means of the nearest words, sentences, or both "
-        "(concepts) (default: image words sentences).",
+        "Vectors to generate from: image, means of the nearest words, sentences, or both "
+        "(concepts).",
         {
             "nargs": "+",
             "choices": ("image", "words", "sentences", "concepts"),
-            "metavar": "CONDITION",
+            "metavar": "NAME",
         },
     ),
     "--pos-sampling": (
-        "Sample sequences by frequency (the default), or all types equally often.",
-        {"choices": ("frequency", "types")},
+        "Sample sequences by frequency (default), or types.",
+        {"choices": ("frequency", "types"), "metavar": "NAME"},
     ),
     "--language-score": (
-        "Log-probability of a word (the default), or of the sentence.",
-        {"choices": ("word", "sentence")},
+        "Log-probability of a word (default) or sentence.",
+        {"choices": ("word", "sentence"), "metavar": "NAME"},
     ),
 }
 
@@ -186,10 +186,9 @@ def add_inputs(parser: argparse.ArgumentParser, media: str) -> None:
 
 
 def add_output(parser: argparse.ArgumentParser, *names: str) -> Any:
-    """Add options of the output and of the run; return the group of the output."""
-    group = parser.add_argument_group("output")
-    add(group, *names)
-    add(parser.add_argument_group("run"), "device", "batch_size")
+    """Add options of the output and of the speed; return their group."""
+    group = parser.add_argument_group("output and speed")
+    add(group, *names, "device", "batch_size")
     return group
 
 
@@ -223,14 +222,16 @@ def add_generation(
         presets: Names that ``--preset`` accepts; empty to add no ``--preset``.
         constraints: Names of options of constrained generation.
     """
-    text = "If an option is not given, the preset or the model's task has a default."
+    text = None
+    title = "generation (by default as the preset or the model's task says)"
     if defaults is not None:
+        title = "generation, with the options of fairseq-mm generate --help"
         shown = [f"{flag(x)} {y}" for x, y in defaults.items() if y != FAIRSEQ_DEFAULTS[x]]
-        text = "As in fairseq-mm generate --help"
-        text += f"; by default {', '.join(shown)}." if shown else "."
-    group = parser.add_argument_group("generation", text)
+        text = f"By default {', '.join(shown)}." if shown else None
+    group = parser.add_argument_group(title, text)
     if presets:
-        group.add_argument("--preset", choices=tuple(presets), help="Named set of options.")
+        about = f"Named options: {', '.join(presets)}."
+        group.add_argument("--preset", choices=tuple(presets), metavar="NAME", help=about)
     table = {**GENERATION, **{name: CONSTRAINTS[name] for name in constraints}}
     for name, about in table.items():
         hidden = {} if defaults is None else {"help": argparse.SUPPRESS}

@@ -5,8 +5,8 @@
   fairseq-mm caption data-bin/flickr8k --split valid --checkpoint best.pt
   fairseq-mm caption --features f.h5 --checkpoint best.pt --nbest 3 --jsonl
 
-Prints one line per image, the path, a tab and the caption, in input order.
-Unreadable images are reported on stderr and skipped; the exit status is then 2.
+Prints one line per image (path, tab, caption) in input order. Unreadable images
+are reported on stderr and skipped; the exit status is then 2.
 """
 
 import argparse
@@ -23,7 +23,7 @@ from fairseq_mm.generation.defaults import CAPTIONS
 _RULES = (Rule("checkpoint", needs=("inputs", "features"), because="it captions images"),)
 _OUTPUT: arguments.Rows = {
     "--nearest": (
-        "Add the training caption nearest to each caption by CIDEr-D.",
+        "Add the nearest training caption by CIDEr-D.",
         {"metavar": "DATA"},
     ),
     "--submission": (

@@ -31,7 +31,7 @@ import sys
 from typing import Any
 
 from fairseq_mm.cli import arguments
-from fairseq_mm.cli.arguments import FLAG, REPEATED, Rows
+from fairseq_mm.cli.arguments import FLAG, Rows
 from fairseq_mm.cli.run_set_up import keep_freed_memory
 from fairseq_mm.errors import UserError
 from fairseq_mm.extract.images import MAX_PIXELS
@@ -72,11 +72,6 @@ ARGUMENTS: dict[str, Rows] = {
         "--ids": (
             "What an item is called in the store (default: name, such as dog.jpg; stem: dog).",
             {"choices": ID_FORMS, "default": "name"},
-        ),
-        "--except": (
-            "Leave out items that this store has.",
-            # `except` is a keyword of Python: args.except would be a syntax error
-            {**REPEATED, "metavar": "STORE", "dest": "except_stores"},
         ),
         "--shard": (
             "Only part I of N; writes OUTPUT with .IofN before its suffix. Join the parts with: "
@@ -198,11 +193,8 @@ def run(args: argparse.Namespace) -> int:
     if not args.inputs:
         raise UserError(f"no {kind.fields}: give folders, files or a .jsonl.")
     items = list_images(args.inputs, ids=args.ids, kind=kind)
-    if args.except_stores:
-        items = _drop_stored(items, args.except_stores, kind.fields)
     output = args.output
     shard: dict[str, Any] = {}
-    # after --except, which must leave the same items for each part
     if args.shard is not None:
         items, output, shard = _select_shard(items, output, args.shard)
     arguments.check_writable("--output", output)
@@ -253,25 +245,6 @@ def _list_models(pattern: str) -> list[str]:
         "for images, of timm:",
         "timm:NAME (--list-models 'timm:*resnet*' lists those that match)",
     ]
-
-
-def _drop_stored(items: list, stores: list[str], noun: str) -> list:
-    """Return the images or videos whose ids are in none of the feature stores. Raise UserError if
-    nothing remains, or if a stored id belongs to another file than in ``items``."""
-    from fairseq_mm.data.feature_store import FeatureStore
-    from fairseq_mm.extract.run_files import check_unchanged
-
-    done: set[str] = set()
-    for path in stores:
-        store = FeatureStore(path)
-        # the same id with another file would keep the features of the former file
-        remedy = f"Give them other ids, or extract them anew without --except {path}."
-        check_unchanged(store, items, noun, remedy)
-        done.update(store.ids)
-    remaining = [item for item in items if item.key not in done]
-    if not remaining:
-        raise UserError(f"all {len(items)} {noun} stand in {', '.join(stores)} already.")
-    return remaining
 
 
 def _select_shard(items: list, output: str, shard: str) -> tuple[list, str, dict[str, Any]]:

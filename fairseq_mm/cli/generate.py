@@ -1,19 +1,14 @@
 """Generate texts with a model of any task.
 
-  fairseq-mm generate photos/ --checkpoint m_rnn --output captions.jsonl
   fairseq-mm generate inputs.jsonl --checkpoint m_rnn --output captions.jsonl
-  fairseq-mm generate data-bin/flickr8k --split valid --checkpoint m_rnn
-  echo '{"prompt": "[WP] The last dragon opens a bakery."}' | \\
-      fairseq-mm generate - --checkpoint checkpoints/fusion --preset paper
+  echo '{"prompt": "A door."}' | fairseq-mm generate - --checkpoint fusion
 
 A JSON line has the field of the task: {"image": "dog.jpg"}, {"images": [five
 paths, null for a missing one]}, {"prompt": "..."} or {"video": "a.mp4",
 "transcript": text or file}. "id" is optional. Paths are relative to FILE.
 
-Writes one JSON object per line: id, hypothesis, score, fields of the task, and
-the checkpoint and options that produced them. Unreadable inputs are reported on
-stderr and skipped, and the exit status is then 2. caption, tell and summarize are
-this command for one task, with its options and text as output.
+Writes one JSON object per line; caption, tell and summarize also write text.
+Unreadable inputs are reported on stderr and skipped, with exit status 2.
 """
 
 import argparse
@@ -56,9 +51,9 @@ _RULES = (
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     arguments.add_inputs(parser, "File, folder")
     arguments.add(parser, "checkpoint", "weights", "embedding", "data", "split", "features")
+    arguments.add(parser, "output", "device", "batch_size")
     presets = dict.fromkeys([*PROMPT_STORY_PRESETS, *VISUAL_STORY_PRESETS])
     arguments.add_generation(parser, None, presets=presets, constraints=VISUAL_STORY_CONSTRAINTS)
-    arguments.add_output(parser, "output")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -450,22 +445,16 @@ class _Run:
         """Return the object that ranks texts for ``--best-by ranking``, for each system."""
         if getattr(self.args, "best_by", None) != "ranking":
             return []
-        from fairseq_mm.cli.prompts import read_prompts
         from fairseq_mm.inference.prompt_ranking import PromptRanking
 
-        others = self.args.other_prompts
-        pool = (
-            {repr(item.record): item for item in read_prompts([], [others])}
-            if others
-            else {repr(item.record) + repr(item.value): item for item in self.items}
-        )
+        pool = {repr(item.record) + repr(item.value): item for item in self.items}
         most = _POOL if self.models[0].loaded.feature_dim else None
         read = [x for _, x in self._read([*pool.values()][:most]) if not isinstance(x, UserError)]
         rankings = [
             PromptRanking(model, [examples[i] for examples in read], seed=config.seed)
             for i, (model, config) in enumerate(zip(self.models, self.configs))
         ]
-        if read and not others:
+        if read:
             # if there is no other input, this fails before any text is generated
             rankings[0].draw_others(read[0][0], 0)
         return rankings

@@ -100,6 +100,7 @@ GONE = {
     ),
     "summarize --ids": 'an "id" in each line of FILE.jsonl',
     "tell --ids": "the ids as inputs: `tell ID ID ID ID ID --features STORE`",
+    "tell --other-prompts": "more inputs, which --best-by ranking compares with",
     "tell --first-id": "another --seed",
     "tell --prompt-temperature": "the default, 1, as published",
     "tell --prompt-topk": "the default, 10, as published",
@@ -121,6 +122,7 @@ GONE = {
     "inspect --side": "a split whose target side is the text",
     "study": "`python examples/human_evaluation/study.py`, in a clone of the repository",
     "extract --decode-on": "--workers",
+    "extract --except": "FILE.jsonl with the new images, then `fairseq-mm store merge`",
     **dict.fromkeys(("extract --list", "extract --root"), 'FILE.jsonl with lines {"image": PATH}'),
     "extract --interpolation": "the network's own interpolation",
     **dict.fromkeys(

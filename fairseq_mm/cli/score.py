@@ -139,11 +139,15 @@ class Preset(NamedTuple):
 
 PRESETS = {
     "coco": Preset(
-        "ptb", ("bleu", "meteor", "rouge_l", "cider", "diversity", "novelty"), submission=_coco_submission
+        "ptb",
+        ("bleu", "meteor", "rouge_l", "cider", "diversity", "novelty"),
+        submission=_coco_submission,
     ),
     # none: words are what spaces separate, as in the tables of Yu et al.
     "how2": Preset("none", ("rouge", "bleu", "meteor", "cider", "content_f1", "novel_ngrams")),
-    "m_rnn": Preset("m_rnn", ("bleu", "perplexity", "diversity", "novelty"), submission=_coco_submission),
+    "m_rnn": Preset(
+        "m_rnn", ("bleu", "perplexity", "diversity", "novelty"), submission=_coco_submission
+    ),
     "vist": Preset(
         "ptb",
         ("meteor_vist", "meteor", "bleu", "rouge_l", "cider", "diversity", "sentences"),

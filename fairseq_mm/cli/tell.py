@@ -1,11 +1,8 @@
-"""Generate stories from five images, from prompts, from prompts that a language
-model generates, or without a prompt.
+"""Generate stories of five images, of prompts, or of a language model's prompts.
 
   fairseq-mm tell --checkpoint fusion --prompt "The last dragon opens a bakery."
   fairseq-mm tell --checkpoint fusion --prompts test.wp_source --jsonl > all
   fairseq-mm tell --checkpoint fusion --prompt-model checkpoints/prompt_lm --n 5
-  fairseq-mm tell --prompt-model checkpoints/prompt_lm --n 5 --prompts-only
-  fairseq-mm tell --checkpoint checkpoints/gcnn_lm_stories --n 5
   fairseq-mm tell a.jpg b.jpg c.jpg d.jpg e.jpg --checkpoint glac --html s.html
   fairseq-mm tell data-bin/vist --split valid --checkpoint glac --jsonl
   fairseq-mm tell *.jpg --compare glac/best.pt xl=xl/best.pt --html systems.html
@@ -30,7 +27,6 @@ _RULES = (
     Rule("prompt_model", excludes=("prompt", "prompts"), because="it generates the prompts"),
     Rule("best_of", excludes=("beam",), because="it is the number of stories that are sampled"),
     Rule("best_by", needs=("best_of",), excludes=("mbr",), because="each is an order of stories"),
-    Rule("other_prompts", needs=("best_by",)),
     Rule("checkpoint", excludes=("compare",)),
     Rule("split", excludes=("n",), because="each line of a split has one story"),
     Rule("line", needs=("split",)),
@@ -47,7 +43,7 @@ _PROMPTS_ONLY = Rule(
     because="no story is generated",
 )
 _OWN = {
-    "prompts": ("prompt", "prompts", "prompt_model", "other_prompts"),
+    "prompts": ("prompt", "prompts", "prompt_model"),
     "albums": ("features", "compare", "weights", "html", "images"),
 }
 _NUMBER = {"type": positive, "metavar": "N"}
@@ -82,12 +78,8 @@ _CHOICE: Rows = {
     "--n": ("Stories per input, or in total without inputs.", _NUMBER),
     "--best-of": ("Sample N stories per input and write the --nbest best.", _NUMBER),
     "--best-by": (
-        "Order by score, or by likelihood compared with 9 other inputs.",
-        {"choices": ("score", "ranking")},
-    ),
-    "--other-prompts": (
-        "Prompts that --best-by ranking compares with.",
-        {"metavar": "FILE"},
+        "Order: score, or ranking (against 9 other inputs).",
+        {"choices": ("score", "ranking"), "metavar": "NAME"},
     ),
 }
 

@@ -102,33 +102,22 @@ class RunSummary(NamedTuple):
 
 
 def check_same_items(writer: FeatureStoreWriter, items: Sequence[MediaFile], noun: str) -> None:
-    """Raise UserError if a file in a continued store is not among ``items``, or has changed."""
+    """Raise UserError if a file in a continued store is not among ``items``, or has changed
+    since; log a warning if the store does not record the files."""
     stray = sorted(writer.done - {item.key for item in items})
     if stray:
         raise UserError(
             f"{writer.partial_path}: has {len(stray)} {noun} that are not given now, such as "
             f"{stray[0]!r}. Give the same {noun} to continue, or delete it to begin anew."
         )
-    check_unchanged(writer, items, noun, f"Delete {writer.partial_path} to begin anew.")
-
-
-def check_unchanged(
-    store: Union[FeatureStore, FeatureStoreWriter],
-    items: Sequence[MediaFile],
-    noun: str,
-    remedy: str,
-) -> None:
-    """Raise UserError, which ends with ``remedy``, if files from which the features of a store were
-    computed have changed since; log a warning if the store does not record them."""
-    keys = store.done if isinstance(store, FeatureStoreWriter) else store
-    shared = shared_sizes_and_times(store, items)
+    shared = shared_sizes_and_times(writer, items)
     changes = []
     num_items = num_unknown = 0
     for item in items:
-        if item.key not in keys:
+        if item.key not in writer.done:
             continue
         num_items += 1
-        source = store.get_source(item.key)
+        source = writer.get_source(item.key)
         if source is None:
             num_unknown += 1
         elif change := describe_change(
@@ -138,12 +127,12 @@ def check_unchanged(
     if changes:
         name, change = changes[0]
         raise UserError(
-            f"{store.path}: was made of other files: {len(changes)} of {num_items} {noun} have "
-            f"changed since, such as {name} ({change}). {remedy}"
+            f"{writer.path}: was made of other files: {len(changes)} of {num_items} {noun} have "
+            f"changed since, such as {name} ({change}). Delete {writer.partial_path} to begin anew."
         )
     if num_unknown:
         logger.warning(
-            f"{store.path}: does not record the files of {num_unknown} of {num_items} {noun}: "
+            f"{writer.path}: does not record the files of {num_unknown} of {num_items} {noun}: "
             "whether they have changed since cannot be told."
         )
 

@@ -74,7 +74,7 @@ class PromptRanking:
         if not others:
             raise UserError(
                 "ranking compares a story under its own prompt or images and under others, but "
-                "there are no others: give more (prompts: --other-prompts FILE)."
+                "there are no others: give more."
             )
         order = np.random.default_rng([self.seed % 2**64, index]).permutation(len(others))
         return [others[i] for i in order[: self.distractors]]

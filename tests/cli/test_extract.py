@@ -93,14 +93,6 @@ def test_shards_together_are_the_whole(folder, tmp_path, capsys):
     assert main(["store", "merge", *parts[:2], "--output", whole + "2", "--incomplete"]) == 0
 
 
-def test_except_leaves_out_what_stands_in_a_store(folder, tmp_path):
-    one, two = tmp_path / "one.h5", tmp_path / "two.h5"
-    assert extract(folder / "2.jpg", folder / "5.jpg", *MODEL, "--output", one) == 0
-    assert extract(folder, *MODEL, "--except", one, "--output", two) == 0
-    assert FeatureStore(two).ids == ["0.jpg", "1.jpg", "3.jpg", "4.jpg", "6.jpg"]
-    assert FeatureStore(two).attributes["layer"] == "features"
-
-
 def test_grid_dtype_and_preprocessing_are_recorded(folder, tmp_path):
     output = tmp_path / "f.h5"
     options = ["--grid", "--dtype", "float32", "--normalize", "caffe", "--resize", "squash"]
@@ -121,9 +113,8 @@ def test_grid_dtype_and_preprocessing_are_recorded(folder, tmp_path):
         (["photos", "--shard", "4"], "--shard must be I/N, such as 1/4, but is 4 instead"),
         (["photos", "--model", "resnet"], "--model resnet: torchvision"),
         (["photos", "--weights", "absent.pt"], "absent.pt: no such file"),
-        (["photos", "--device", "gpu"], "cuda or cuda:N that PyTorch finds, but is gpu"),
+        (["photos", "--device", "gpu"], "--device must be auto, cpu, or a cuda or cuda:N that"),
         (["photos", "--output", "no/f.h5"], "--output no/f.h5: there is no folder no"),
-        (["photos", "--except", "absent.h5"], "absent.h5: "),
     ],
 )
 def test_mistakes_are_one_line_and_status_2(folder, arguments, message, monkeypatch, capsys):
@@ -132,13 +123,6 @@ def test_mistakes_are_one_line_and_status_2(folder, arguments, message, monkeypa
     err = capsys.readouterr().err
     assert err.startswith(f"fairseq-mm extract: {message}")
     assert err.count("\n") == 1
-
-
-def test_all_images_in_the_excepted_store_is_said(folder, tmp_path, capsys):
-    output = tmp_path / "f.h5"
-    assert extract(folder, *MODEL, "--output", output) == 0
-    assert extract(folder, *MODEL, "--except", output, "--output", tmp_path / "g.h5") == 2
-    assert f"all 7 images stand in {output} already." in capsys.readouterr().err
 
 
 @pytest.fixture

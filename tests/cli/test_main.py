@@ -91,7 +91,7 @@ def test_what_is_gone_says_what_to_use(capsys, monkeypatch, name):
             "store merge: there is no option --overwirte;",
         ),
         (
-            ["store", "merge", "a.h5", "--zzz"],
+            ["store", "merge", "a.h5", "--output", "b", "--zzz"],
             "store merge: unrecognized arguments: --zzz (fair",
         ),
         (

@@ -331,16 +331,6 @@ class TestBestOf:
         assert records("--best-by", by, "--batch-size", 3) == first
         assert records("--best-by", by) == first
 
-    def test_other_prompts_may_come_from_a_file(self, records, model, tmp_path):
-        file = tmp_path / "others"
-        file.write_text("the house\nthe old house\n")
-        (record,) = records(
-            *("--best-by", "ranking", "--other-prompts", file), prompts=self.PROMPTS[:1]
-        )
-        own, other = model.score([record["tokens"]] * 2, [self.PROMPTS[0], "the house"])
-        margin = (sum(own.positional_scores) - sum(other.positional_scores)) / len(own.tokens)
-        assert record["prompt_margin"] == pytest.approx(margin, abs=2e-4)
-
     @pytest.mark.parametrize(
         ("options", "message"),
         [
@@ -349,7 +339,6 @@ class TestBestOf:
             (["--best-of", 3, "--nbest", 4], "and --nbest of at most 3"),
             (["--best-by", "score"], "--best-by: needs --best-of beside it"),
             (["--best-of", 3, "--best-by", "ranking"], "there are no others: give more"),
-            (["--best-of", 3, "--other-prompts", "x"], "--other-prompts: needs --best-by"),
         ],
     )
     def test_bad_options_are_one_line(self, options, message, tell, files):

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from fairseq_mm.cli.main import main
 from fairseq_mm.data.feature_store import FeatureStore, Source
 from fairseq_mm.errors import UserError
 from fairseq_mm.extract import hashed_file, runner
@@ -143,17 +142,6 @@ def test_the_record_is_that_of_the_bytes(extract, folder, output):
             len(content), os.stat(folder / key).st_mtime_ns, hashlib.sha256(content).digest()
         )
         assert store.get_source(key) == expected
-
-
-def test_except_leaves_out_the_same_files_alone(folder, other, tmp_path, capsys):
-    options = ["--model", "squeezenet1_1", "--weights", "none", "--size", "32", "--workers", "0"]
-    one, two = tmp_path / "one.h5", tmp_path / "two.h5"
-    assert main(["extract", str(folder / "2.bmp"), *options, "--output", str(one)]) == 0
-    given = [*options, "--except", str(one), "--output", str(two)]
-    assert main(["extract", str(other), *given]) == 2
-    assert f"{one}: was made of other files: 1 of 1 images have" in capsys.readouterr().err
-    assert main(["extract", str(folder), *given]) == 0
-    assert len(FeatureStore(two)) == N - 1
 
 
 def test_a_file_that_changes_while_it_is_read_has_no_record(folder, monkeypatch):
