@@ -5,13 +5,11 @@ digest of the records and the cache. If it differs, because the records or the d
 edited, or files of two folders were mixed, the text is binarised anew.
 """
 
-import hashlib
-import json
 import logging
 import os
 import shutil
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Optional
 
@@ -22,32 +20,19 @@ from fairseq.data import Dictionary, data_utils, indexed_dataset
 from fairseq_mm.data.binarised_text import check_no_empty_line, load_binarised_text, load_dictionary
 from fairseq_mm.data.folder_lock import FolderInUseError, only_writer
 from fairseq_mm.data.import_folder import ImportedSplit
-from fairseq_mm.data.input_files import check_line_counts, file_digest
-from fairseq_mm.data.output_file import partial_path, write_file
+from fairseq_mm.data.input_files import check_line_counts
+from fairseq_mm.data.output_file import partial_path
 from fairseq_mm.data.record_split import (
     LANGUAGE_MODELS,
     Folder,
     Split,
-    read_options,
+    cache_digest,
     read_report,
+    record_digests,
 )
-from fairseq_mm.data.subwords import SUBWORD_FILES
 from fairseq_mm.errors import UserError
 
 logger = logging.getLogger(__name__)
-
-
-def cache_digest(folder: Folder, name: str) -> str:
-    """Compute the SHA-256 of a split's records and of all files that binarise them: dictionaries,
-    subwords, options of the preparation, and the binarised text."""
-    split, root = Split(folder, name), Path(folder)
-    files = [root / f"{name}.jsonl", *sorted(root.glob("dict*.txt"))]
-    files += [root / file for file in sorted(SUBWORD_FILES)]
-    for side in split.sides or (None,):
-        files += [Path(f"{split.base(side)}.{end}") for end in ("bin", "idx")]
-    digests = {file.name: file_digest(file) for file in files if file.exists()}
-    content = json.dumps([digests, read_options(folder)], sort_keys=True)
-    return hashlib.sha256(content.encode()).hexdigest()
 
 
 def write_cache(folder: Folder, name: str) -> None:
@@ -87,15 +72,6 @@ def _binarise(split: Split, side: Optional[str], base: str) -> None:
             raise UserError(f"{split.where(line)}: has {what} in its text.")
         builder.add_item(torch.tensor([*indices, end]))
     builder.finalize(f"{base}.idx")
-
-
-def record_digests(folder: Folder, names: Iterable[str]) -> None:
-    """Write the digests of splits to ``prepare.json``."""
-    path = Path(folder) / "prepare.json"
-    report = read_report(folder)
-    digests = {name: cache_digest(folder, name) for name in names}
-    report["digests"] = {**report.get("digests", {}), **digests}
-    write_file(path, json.dumps(report, indent=2, ensure_ascii=False) + "\n")
 
 
 def load_texts(split: Split, dictionaries: Sequence[Dictionary]) -> list[Any]:

@@ -26,6 +26,8 @@ the output of ``fairseq-generate``. Records of any kind may have two more fields
 A visual story with ``"reference_only": true`` is no line, but a reference of its images and album.
 """
 
+import hashlib
+import json
 import os
 from collections.abc import Iterable, Iterator
 from functools import cached_property
@@ -36,9 +38,10 @@ import numpy as np
 
 from fairseq_mm.data.caption_text import CaptionTokenizer
 from fairseq_mm.data.indexed_oov import index_with, restore_oov_words
-from fairseq_mm.data.input_files import read_json, read_objects
+from fairseq_mm.data.input_files import file_digest, read_json, read_objects
+from fairseq_mm.data.output_file import write_file
 from fairseq_mm.data.story_text import NUM_IMAGES, join_sentences, tokenize_story_text
-from fairseq_mm.data.subwords import Subwords
+from fairseq_mm.data.subwords import SUBWORD_FILES, Subwords
 from fairseq_mm.data.transcript_text import TOKENIZERS
 from fairseq_mm.errors import UserError
 
@@ -394,3 +397,25 @@ def _get_text(record: Record, number: int, kind: Kind) -> str:
         return " ".join(filter(None, map(str.strip, record["sentences"])))
     text = record[kind.text]
     return text if kind is PROMPTS else " ".join(text.split())
+
+
+def cache_digest(folder: Folder, name: str) -> str:
+    """Compute the SHA-256 of a split's records and of all files that binarise them: dictionaries,
+    subwords, options of the preparation, and the binarised text."""
+    split, root = Split(folder, name), Path(folder)
+    files = [root / f"{name}.jsonl", *sorted(root.glob("dict*.txt"))]
+    files += [root / file for file in sorted(SUBWORD_FILES)]
+    for side in split.sides or (None,):
+        files += [Path(f"{split.base(side)}.{end}") for end in ("bin", "idx")]
+    digests = {file.name: file_digest(file) for file in files if file.exists()}
+    content = json.dumps([digests, read_options(folder)], sort_keys=True)
+    return hashlib.sha256(content.encode()).hexdigest()
+
+
+def record_digests(folder: Folder, names: Iterable[str]) -> None:
+    """Write the digests of splits to ``prepare.json``."""
+    path = Path(folder) / "prepare.json"
+    report = read_report(folder)
+    digests = {name: cache_digest(folder, name) for name in names}
+    report["digests"] = {**report.get("digests", {}), **digests}
+    write_file(path, json.dumps(report, indent=2, ensure_ascii=False) + "\n")

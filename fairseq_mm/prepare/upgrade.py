@@ -14,8 +14,13 @@ from pathlib import Path
 
 from fairseq_mm import __version__
 from fairseq_mm.data.import_folder import ImportedSplit
-from fairseq_mm.data.record_cache import record_digests
-from fairseq_mm.data.record_split import CAPTIONS, Record, load_tokenizer, read_report
+from fairseq_mm.data.record_split import (
+    CAPTIONS,
+    Record,
+    load_tokenizer,
+    read_report,
+    record_digests,
+)
 from fairseq_mm.data.records import open_split, split_names
 from fairseq_mm.errors import UserError
 from fairseq_mm.prepare.data_folder import REPORT, finish_move, former_files, partial_folder

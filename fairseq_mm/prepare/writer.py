@@ -21,8 +21,7 @@ from tqdm.auto import tqdm
 from fairseq_mm import __version__
 from fairseq_mm.data.caption_text import reserved_token
 from fairseq_mm.data.input_files import SPLITS
-from fairseq_mm.data.record_cache import record_digests
-from fairseq_mm.data.record_split import Record
+from fairseq_mm.data.record_split import Record, record_digests
 from fairseq_mm.errors import UserError
 from fairseq_mm.prepare.corpus import Corpus, Example, FieldTable
 from fairseq_mm.prepare.data_folder import (

@@ -10,7 +10,8 @@ import pytest
 from toy_data import make_dictionary
 
 from fairseq_mm.data.binarised_text import load_dictionary
-from fairseq_mm.data.record_cache import cache_digest, load_texts, record_digests, write_cache
+from fairseq_mm.data.record_cache import load_texts, write_cache
+from fairseq_mm.data.record_split import cache_digest, record_digests
 from fairseq_mm.data.records import open_split
 from fairseq_mm.errors import UserError
 
