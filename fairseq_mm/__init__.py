@@ -143,14 +143,14 @@ def from_pretrained(
         a :class:`fairseq_mm.inference.structured_captioner.StructuredCaptioner` for ``sc_nlm`` with
         ``embedding`` and ``data``, else a :class:`fairseq_mm.inference.generator.Generator`.
     """
-    from fairseq_mm.inference.checkpoint_files import checkpoint_files, download_checkpoints
+    from fairseq_mm.inference.checkpoint_files import checkpoint_files
 
     # a missing file is reported before torch and fairseq are imported, which takes seconds
     files = checkpoint_files(path, revision=revision, token=token)
     if prompt_model is not None:
-        prompt_model = download_checkpoints(prompt_model, token=token)
+        prompt_model = checkpoint_files(prompt_model, token=token)
     if embedding is not None:
-        (embedding,) = download_checkpoints([embedding], token=token)
+        (embedding,) = checkpoint_files([embedding], token=token)
     from fairseq_mm.inference import set_up  # noqa: F401  (registers, so it comes first)
     from fairseq_mm.inference.checkpoint import Checkpoint
     from fairseq_mm.inference.pretrained import from_checkpoints

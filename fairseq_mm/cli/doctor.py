@@ -225,7 +225,7 @@ def _check_checkpoint(args: argparse.Namespace, stores: Sequence[Any]) -> Iterat
 
     from fairseq_mm.extract.weights import checked_weights_file
     from fairseq_mm.inference.checkpoint import Checkpoint
-    from fairseq_mm.inference.extractor_provenance import find_weights_file
+    from fairseq_mm.inference.readers import find_weights_file
     from fairseq_mm.models._provenance import fingerprint
 
     checkpoint = Checkpoint.open(args.checkpoint, data=args.data)

@@ -65,9 +65,9 @@ def run(args: argparse.Namespace) -> None:
     from fairseq_mm.data.feature_store_writer import FeatureStoreWriter
     from fairseq_mm.data.output_file import output_file
     from fairseq_mm.data.records import open_split
+    from fairseq_mm.extract.identity import VECTORS_EXTRACTOR
     from fairseq_mm.inference.checkpoint import Checkpoint
     from fairseq_mm.inference.embedder import Embedder
-    from fairseq_mm.inference.extractor_provenance import VECTORS_EXTRACTOR
 
     checkpoint = Checkpoint.open(args.checkpoint)
     checkpoint.check_embedding()

@@ -5,7 +5,7 @@ images are equal. The version of this package, the version of the network's libr
 recorded as well, but not compared.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fairseq_mm.data.input_files import parse_json
@@ -19,6 +19,8 @@ WEIGHTS_DIGEST = "weights_digest"
 # attribute of stores of earlier versions whose images a GPU decoded
 DECODER = "decoder"
 PILLOW = "Pillow"
+# what `fairseq-mm embed` records as the extractor of its vectors
+VECTORS_EXTRACTOR = "fairseq-mm embed"
 
 
 def check_is_recorded(attributes: Mapping[str, object], owner: str) -> None:
@@ -40,10 +42,22 @@ def check_same_extractor(
     ``recorded_by`` and ``given_by`` name them."""
     check_is_recorded(recorded, recorded_by)
     check_is_recorded(other, given_by)
+    _compare(recorded, other, IDENTITY, recorded_by=recorded_by, given_by=given_by)
+
+
+def _compare(
+    recorded: Mapping[str, object],
+    other: Mapping[str, object],
+    names: Sequence[str],
+    *,
+    recorded_by: str,
+    given_by: str,
+) -> None:
+    """Raise UserError if the attributes ``names``, decoders or digests of two extractors differ."""
     # digests of 0.2, without the names of the tensors, are not compared
     has_digests = all(str(x.get(WEIGHTS_DIGEST)).startswith(WITH_NAMES) for x in (recorded, other))
     recorded, other = ({DECODER: PILLOW, **attributes} for attributes in (recorded, other))
-    for name in (*IDENTITY, DECODER, *((WEIGHTS_DIGEST,) if has_digests else ())):
+    for name in (*names, DECODER, *((WEIGHTS_DIGEST,) if has_digests else ())):
         ours, theirs = _normalize(name, recorded[name]), _normalize(name, other[name])
         if ours == theirs:
             continue
@@ -57,6 +71,34 @@ def check_same_extractor(
             f"another extractor: {recorded_by} were made with {name} = {_shorten(ours)}, but "
             f"{given_by} with {_shorten(theirs)}."
         )
+
+
+def check_store_extractor(
+    identity: Mapping[str, Any],
+    feature_dim: int,
+    file: str,
+    attributes: Mapping[str, Any],
+    dim: int,
+    path: str,
+) -> None:
+    """Check that a feature store has the same kind of features as a checkpoint's training data.
+
+    Attributes of the extractor that the checkpoint or the store lacks are not compared, because
+    imported stores often record few of them.
+
+    Args:
+        identity: Attributes of the extractor, from the checkpoint ``file``.
+        feature_dim: Dimension of the training features.
+        attributes: Attributes of the store at ``path``, whose features have dimension ``dim``.
+    """
+    if dim != feature_dim:
+        raise UserError(
+            f"{path}: features have dimension {dim}, but {file} was trained on {feature_dim}."
+        )
+    if identity.get("extractor") and attributes.get("extractor"):
+        names = [name for name in IDENTITY if name in identity and name in attributes]
+        by = f"the features that {file} was trained on"
+        _compare(identity, attributes, names, recorded_by=by, given_by=path)
 
 
 def has_name_and_digest(identity: Mapping[str, object]) -> bool:

@@ -9,8 +9,8 @@ from fairseq.models import ARCH_MODEL_REGISTRY
 from fairseq_mm.data.input_files import read_json
 from fairseq_mm.data.model_folder import CARD_FILE, PLACEHOLDER
 from fairseq_mm.errors import UserError
+from fairseq_mm.extract.identity import VECTORS_EXTRACTOR
 from fairseq_mm.inference.checkpoint import Checkpoint
-from fairseq_mm.inference.extractor_provenance import LIBRARY_EXTRAS, VECTORS_EXTRACTOR
 from fairseq_mm.metrics.score_rows import format_figure
 from fairseq_mm.models._provenance import fingerprint
 
@@ -94,7 +94,7 @@ def _introduction(config: Mapping[str, Any], checkpoint: Checkpoint) -> str:
 
 def _usage(config: Mapping[str, Any], checkpoint: Checkpoint) -> str:
     library = str(checkpoint.extractor.get("library", "")).partition(" ")[0]
-    extras = ["fairseq", "hub", *filter(None, [LIBRARY_EXTRAS.get(library)])]
+    extras = ["fairseq", "hub", *(["timm"] if library == "timm" else [])]
     lines = [
         "## Use",
         "",

@@ -12,7 +12,7 @@ from fairseq_mm.data.model_folder import (
     read_model_folder,
 )
 from fairseq_mm.errors import UserError
-from fairseq_mm.inference.hub_models import (
+from fairseq_mm.inference.checkpoint_files import (
     check_token,
     import_hub,
     named_hub_errors,

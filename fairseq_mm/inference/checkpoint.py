@@ -25,6 +25,7 @@ from fairseq_mm.compat.loading import named_failures
 from fairseq_mm.compat.model_folders import FOLDER_KEY, load_checkpoint
 from fairseq_mm.data.feature_store import EXTRACTOR_NOTES
 from fairseq_mm.errors import UserError
+from fairseq_mm.extract.identity import check_store_extractor
 from fairseq_mm.inference.checkpoint_files import (
     Path,
     Paths,
@@ -32,7 +33,6 @@ from fairseq_mm.inference.checkpoint_files import (
     checkpoint_files,
     compute_checkpoint_digest,
 )
-from fairseq_mm.inference.extractor_provenance import check_store_extractor
 from fairseq_mm.models._provenance import (
     STATE_KEY,
     are_same_subwords,
@@ -365,14 +365,8 @@ class Checkpoint:
 
     def check_features(self, store: Any) -> None:
         """Check that a feature store has the same kind of features as the training data."""
-        check_store_extractor(
-            self.extractor,
-            self.feature_dim,
-            self.path,
-            attributes=store.attributes,
-            dim=store.dim,
-            path=store.path,
-        )
+        mine = (self.extractor, self.feature_dim, self.path)
+        check_store_extractor(*mine, store.attributes, store.dim, store.path)
 
     def check_ensemble(self, other: "Checkpoint") -> None:
         """Check that this model and the model of ``other`` can be an ensemble."""

@@ -1,24 +1,29 @@
-"""Finds the checkpoint files for the paths that a user gives."""
+"""Finds the checkpoint files for the paths and names of the Hugging Face hub that a user gives."""
 
 # neither torch nor fairseq: their import takes seconds, and a missing checkpoint is reported before
+import contextlib
 import os
+import re
 import sys
-from collections.abc import Sequence
-from typing import Optional, Union
+from collections.abc import Iterator, Sequence
+from typing import Any, Optional, Union
 
 from fairseq_mm.data.input_files import compute_sha256, start_digest
-from fairseq_mm.data.model_folder import (
-    CONFIG_FILE,
-    WEIGHTS_FILE,
-    read_config,
-)
-from fairseq_mm.errors import UserError
-from fairseq_mm.inference.hub_models import download_model, parse_hub_name
+from fairseq_mm.data.model_folder import CONFIG_FILE, WEIGHTS_FILE, check_links, read_config
+from fairseq_mm.errors import UserError, import_extra
 
 Path = Union[str, os.PathLike]
 Paths = Union[Path, Sequence[Path]]
 
 CHECKPOINT_NAMES = ("checkpoint_best.pt", "checkpoint_last.pt")
+_PART = r"[A-Za-z0-9][A-Za-z0-9_.-]{0,95}"
+_NAME = re.compile(rf"({_PART}/{_PART})(?:@([A-Za-z0-9][A-Za-z0-9_./+-]{{0,199}}))?")
+# endings of files: a missing one is a mistake in a path, and no model of the hub
+_ENDINGS = (".pt", ".pth", ".tar", ".bin", ".npz", ".pkl", ".safetensors")
+# tokens of the hub, and what follows the name of the scheme in a header
+_SECRET = re.compile(r"hf_[A-Za-z0-9]{6,}|(?<=Bearer )[^\s'\"]+")
+
+_LOG_IN = "(hf auth login, or the variable HF_TOKEN)"
 
 
 def checkpoint_file(
@@ -38,11 +43,11 @@ def checkpoint_file(
         name = parse_hub_name(path, revision=revision)
         if name is None:
             raise UserError(f"{path}: no such checkpoint or folder.")
-        return _begin_to_check(os.path.join(download_model(name, token=token), WEIGHTS_FILE))
-    if not os.path.isdir(path):
-        if not os.path.isfile(path):
-            raise UserError(f"{path}: no such checkpoint or folder.")
+        path = download_model(name, token=token)
+    if os.path.isfile(path):
         return path
+    if not os.path.isdir(path):
+        raise UserError(f"{path}: no such checkpoint or folder.")
     # a folder of the hub may have further files, none of which is a checkpoint; if config.json is
     # missing, model.safetensors beside a checkpoint has the weights of a Hugging Face extractor
     is_exported = os.path.isfile(os.path.join(path, CONFIG_FILE))
@@ -50,19 +55,13 @@ def checkpoint_file(
     for name in names if is_exported else (*CHECKPOINT_NAMES, WEIGHTS_FILE):
         file = os.path.join(path, name)
         if os.path.isfile(file):
-            return _begin_to_check(file)
+            if name == WEIGHTS_FILE and "torch" not in sys.modules:
+                start_digest(file)  # meanwhile, the import of torch and fairseq takes seconds
+            return file
     raise UserError(
         f"{path}: has neither {' nor '.join(CHECKPOINT_NAMES)}, nor {WEIGHTS_FILE}; name the file "
         "itself."
     )
-
-
-def _begin_to_check(file: str) -> str:
-    """Start to compute the digest of a model folder's weights; return ``file``."""
-    # meanwhile, the import of torch and fairseq takes seconds
-    if os.path.basename(file) == WEIGHTS_FILE and "torch" not in sys.modules:
-        start_digest(file)
-    return file
 
 
 def checkpoint_files(
@@ -70,29 +69,13 @@ def checkpoint_files(
 ) -> list[str]:
     """Return the file paths of one checkpoint, or of several (a list, or a string joined by
     ``os.pathsep``), see :func:`checkpoint_file`."""
-    names = _split(path)
+    is_text = isinstance(path, (str, os.PathLike))
+    names = os.fspath(path).split(os.pathsep) if is_text else list(map(os.fspath, path))
     if not names:
         raise UserError("`path` must name at least one checkpoint, but is empty.")
     if revision is not None and all(map(os.path.lexists, names)):
         raise UserError(f"`revision` is for models of the hub, but {names[0]} is on this machine.")
     return [checkpoint_file(name, revision=revision, token=token) for name in names]
-
-
-def _split(path: Paths) -> list[str]:
-    """Return the paths of one or several checkpoints as a list."""
-    names = os.fspath(path).split(os.pathsep) if isinstance(path, (str, os.PathLike)) else path
-    return [os.fspath(name) for name in names]
-
-
-def download_checkpoints(path: Paths, *, token: Optional[str] = None) -> list[str]:
-    """Download those checkpoints that are models of the Hugging Face hub; return all paths, with
-    the path of the downloaded file in place of a name."""
-    return [
-        name
-        if os.path.lexists(name) or parse_hub_name(name) is None
-        else checkpoint_file(name, token=token)
-        for name in _split(path)
-    ]
 
 
 def with_local_paths(path: str) -> str:
@@ -120,3 +103,133 @@ def compute_digests(files: Sequence[str]) -> Union[str, list[str]]:
     """Return the SHA-256 digest of a checkpoint or, for several, the list of their digests."""
     digests = [compute_checkpoint_digest(file) for file in files]
     return digests[0] if len(digests) == 1 else digests
+
+
+def parse_hub_name(text: str, *, revision: Optional[str] = None) -> Optional[str]:
+    """Return the name of a model, ``OWNER/NAME`` or ``OWNER/NAME@REVISION``.
+
+    Return None if ``text``, which is no existing file or folder, has another form, is the name of a
+    file, or begins with an existing folder and is therefore more likely a wrong path. ``revision``
+    is a revision that the user gave separately.
+    """
+    match = _NAME.fullmatch(text)
+    if match is None or text.endswith(_ENDINGS):
+        return None
+    if revision is not None:
+        if match[2] is not None:
+            raise UserError(f"{text}: has a revision already; leave `revision` out.")
+        if _NAME.fullmatch(f"{text}@{revision}") is None:
+            raise UserError(f"`revision` must be a branch, tag or commit, but is {revision!r:.80}.")
+        return f"{text}@{revision}"
+    is_path = match[2] is None and os.path.isdir(text.partition("/")[0])
+    return None if is_path else text
+
+
+def parse_repository(text: str) -> str:
+    """Return ``text`` if it is ``OWNER/NAME``."""
+    match = _NAME.fullmatch(text)
+    if match is None or match[2] is not None:
+        raise UserError(f"{text}: must be OWNER/NAME, such as alice/captioner.")
+    return text
+
+
+def import_hub(purpose: str) -> Any:
+    return import_extra("huggingface_hub", extra="hub", purpose=purpose)
+
+
+def check_token(token: Optional[str]) -> None:
+    """Check that an access token can be sent; the error message does not show the token."""
+    # the HTTP library would show the whole header in its message
+    if token is not None and (not isinstance(token, str) or not re.fullmatch(r"[!-~]+", token)):
+        raise UserError("`token` must be the text of an access token, without white space.")
+
+
+def download_model(name: str, *, token: Optional[str] = None) -> str:
+    """Download a model folder to the cache of huggingface_hub, without files that the cache has;
+    return the path of the folder in the cache.
+
+    ``config.json`` is downloaded first, then the files that it names, all of the same commit.
+    Without network, only the cache is used.
+    """
+    from fairseq_mm import __version__
+
+    check_token(token)
+    hub = import_hub(f"{name}: no such checkpoint or folder; a model of the Hugging Face hub")
+    about = {"token": token, "library_name": "fairseq_mm", "library_version": __version__}
+    repository, _, revision = name.partition("@")
+    with named_hub_errors(name, token, unless="no such checkpoint or folder, and "):
+        folder = os.path.dirname(_download_config(hub, repository, revision or None, about))
+        check_links(folder)
+        # the folder's name is the commit; the branch may have moved since
+        commit = os.path.basename(folder)
+        for file in (*read_config(folder)["files"], WEIGHTS_FILE):
+            hub.hf_hub_download(repository, file, revision=commit, **about)
+    return folder
+
+
+def _download_config(
+    hub: Any, repository: str, revision: Optional[str], about: dict[str, Any]
+) -> str:
+    """Download ``config.json`` of the revision's newest commit; return its path in the cache."""
+    from huggingface_hub import errors
+
+    cached = hub.try_to_load_from_cache(repository, CONFIG_FILE, revision=revision)
+    cached = cached if isinstance(cached, str) else None
+    commit = revision  # a commit never changes
+    if cached is None or os.path.basename(os.path.dirname(cached)) != revision:
+        url = hub.hf_hub_url(repository, CONFIG_FILE, revision=revision)
+        try:
+            # one request: hf_hub_download repeats it for half a minute if there is no network
+            commit = hub.get_hf_file_metadata(url, **about).commit_hash
+        except (errors.RevisionNotFoundError, errors.EntryNotFoundError):
+            raise
+        except Exception:
+            if cached is None:
+                raise
+            return cached
+    if cached is not None and os.path.basename(os.path.dirname(cached)) == commit:
+        return cached
+    return hub.hf_hub_download(repository, CONFIG_FILE, revision=revision, **about)
+
+
+@contextlib.contextmanager
+def named_hub_errors(name: str, token: Optional[str], *, unless: str = "") -> Iterator[None]:
+    """Convert errors of huggingface_hub to one line with the model's ``name``, but not ``token``;
+    ``unless`` follows if the model is not found, or the hub cannot be reached."""
+    try:
+        yield
+    except UserError:
+        raise
+    except Exception as error:
+        raise UserError(f"{name}: {_explain(error, token, unless)}") from None
+
+
+def _explain(error: Exception, token: Optional[str], unless: str) -> str:
+    from huggingface_hub import constants, errors
+
+    host = constants.ENDPOINT
+    if isinstance(error, errors.GatedRepoError):
+        return f"is gated on {host}: ask for access there, and log in {_LOG_IN}."
+    if isinstance(error, errors.RepositoryNotFoundError):
+        return f"{unless}there is no such model on {host}; a private model needs a token {_LOG_IN}."
+    if isinstance(error, errors.RevisionNotFoundError):
+        return f"has no such revision on {host}."
+    if isinstance(error, (errors.OfflineModeIsEnabled, errors.LocalEntryNotFoundError)):
+        reason = "HF_HUB_OFFLINE is set" if constants.HF_HUB_OFFLINE else f"{host} fails"
+        return (
+            f"{unless}huggingface_hub's cache has no such model, or only a part of it ({reason})."
+        )
+    if isinstance(error, errors.EntryNotFoundError):
+        return (
+            f"is no model of fairseq_mm: a file is missing on {host} ({CONFIG_FILE}, "
+            f"{WEIGHTS_FILE} or its vocabulary)."
+        )
+    response = getattr(error, "response", None)
+    status = getattr(response, "status_code", None)
+    if status in (401, 403):
+        return f"{host} refuses it (status {status}): log in {_LOG_IN} with write access."
+    lines = str(error).strip().splitlines()
+    text = f"{type(error).__name__}: {lines[0][:300]}" if lines else type(error).__name__
+    if token:
+        text = text.replace(token, "***")
+    return f"{unless}{host} cannot be reached, or fails ({_SECRET.sub('***', text).rstrip('.')})."

@@ -19,11 +19,11 @@ from fairseq_mm.data.caption_text import CaptionTokenizer
 from fairseq_mm.data.collate import pad_features
 from fairseq_mm.data.multimodal_dataset import encode_words
 from fairseq_mm.errors import UserError
+from fairseq_mm.extract.identity import VECTORS_EXTRACTOR
 from fairseq_mm.extract.images import AnyImage
 from fairseq_mm.generation.config import typed_option
 from fairseq_mm.inference.checkpoint import Checkpoint, LoadedModels
 from fairseq_mm.inference.checkpoint_files import compute_checkpoint_digest
-from fairseq_mm.inference.extractor_provenance import VECTORS_EXTRACTOR
 from fairseq_mm.inference.pickling import Picklable
 from fairseq_mm.inference.readers import ImageReader, list_of_several
 from fairseq_mm.models._provenance import list_words

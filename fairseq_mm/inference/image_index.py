@@ -17,11 +17,11 @@ from fairseq_mm.data.feature_store import FeatureStore
 from fairseq_mm.data.feature_store_writer import FeatureStoreWriter
 from fairseq_mm.errors import UserError
 from fairseq_mm.extract.hashed_file import describe_change
+from fairseq_mm.extract.identity import VECTORS_EXTRACTOR
 from fairseq_mm.extract.images import AnyImage
 from fairseq_mm.extract.media_list import IMAGES, MediaFile, list_folder
 from fairseq_mm.inference.checkpoint_files import Path
 from fairseq_mm.inference.embedder import Embedder, load_embedder
-from fairseq_mm.inference.extractor_provenance import VECTORS_EXTRACTOR
 from fairseq_mm.inference.processor import positive_option
 from fairseq_mm.inference.readers import list_of_several
 from fairseq_mm.retrieval.nearest_vectors import VectorStore

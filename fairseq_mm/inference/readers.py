@@ -15,6 +15,7 @@ import numpy as np
 from PIL import Image
 
 from fairseq_mm.data.feature_store import Source
+from fairseq_mm.data.input_files import compute_sha256
 from fairseq_mm.errors import UserError
 from fairseq_mm.extract.extractor import (
     Extractor,
@@ -22,15 +23,16 @@ from fairseq_mm.extract.extractor import (
     build_extractor,
     build_extractor_from_identity,
 )
+from fairseq_mm.extract.identity import (
+    VECTORS_EXTRACTOR,
+    check_store_extractor,
+    has_name_and_digest,
+)
 from fairseq_mm.extract.images import MAX_PIXELS, AnyImage
 from fairseq_mm.extract.media_list import AnyMedia, MediaFile
 from fairseq_mm.extract.readers import Unreadable
+from fairseq_mm.extract.weights import SUFFIXES, is_digest
 from fairseq_mm.inference.checkpoint import LoadedModels
-from fairseq_mm.inference.extractor_provenance import (
-    check_recorded,
-    check_store_extractor,
-    find_weights_file,
-)
 from fairseq_mm.inference.processor import positive_option
 
 logger = logging.getLogger(__name__)
@@ -43,6 +45,47 @@ def list_of_several(values: Any, name: str) -> list[Any]:
     if is_one or not isinstance(values, Iterable):
         raise UserError(f"`{name}` must be a list, but is a {type(values).__name__}.")
     return list(values)
+
+
+def find_weights_file(
+    identity: Mapping[str, Any], files: Sequence[str], given: Optional[str]
+) -> Optional[str]:
+    """Return the path of an extractor's weights file (state dict).
+
+    Weights from a file are recorded in ``identity`` by the file's SHA-256; the file is searched in
+    the folders of the checkpoints. Published weights are recorded by their name. If the digest of
+    their values is also recorded, the user's file can replace them.
+
+    Args:
+        identity: Attributes of the extractor, from the checkpoints.
+        given: Path that the user gave, or None.
+
+    Returns:
+        ``given`` if it is not None, otherwise the path that was found. None for published weights
+        without ``given``, which the extractor downloads.
+    """
+    recorded = str(identity.get("weights"))
+    if not is_digest(recorded):
+        if given is not None and not has_name_and_digest(identity):
+            raise UserError(
+                f"the features were made with the weights {recorded}, which are fetched by "
+                f"their name; {given} (--weights) cannot take their place."
+            )
+        return given
+    if given is not None:
+        return given
+    for folder in dict.fromkeys(os.path.dirname(os.path.abspath(file)) for file in files):
+        for name in sorted(os.listdir(folder)):
+            file = os.path.join(folder, name)
+            # checkpoints are large, and hashing them takes seconds each
+            is_candidate = name.endswith(SUFFIXES) and not name.startswith("checkpoint")
+            if is_candidate and os.path.isfile(file) and compute_sha256(file) == recorded:
+                return file
+    raise UserError(
+        f"was trained on features of {identity['extractor']} with weights from a file "
+        f"(SHA-256 {recorded}). Give that file (--weights FILE; in Python weights=...), or put "
+        "it beside the checkpoint."
+    )
 
 
 class MediaReader:
@@ -74,7 +117,20 @@ class MediaReader:
     def extractor(self) -> Extractor:
         """Extractor of the models' training features."""
         file = self.files[0]
-        check_recorded(self.identity, file, noun=self.noun)
+        if self.identity.get("extractor") == VECTORS_EXTRACTOR:
+            raise UserError(
+                f"{file}: was trained on vectors of an embedding model (checkpoint "
+                f"{self.identity.get('weights')}), which no extractor makes of a {self.noun}. Give "
+                "that checkpoint (--embedding PATH; in Python embedding=...), or its vectors "
+                "(--features STORE)."
+            )
+        if not self.identity.get("extractor"):
+            raise UserError(
+                f"{file}: was trained on features whose extractor is not recorded, so no "
+                f"{self.noun} can be turned into such features. Record it (fairseq-mm store import "
+                "--extractor NAME --weights FILE --layer NAME --preprocessing JSON) and train on "
+                "that store, or give features (--features STORE)."
+            )
         try:
             extractor = self._build_extractor()
         except UserError as error:
@@ -99,14 +155,8 @@ class MediaReader:
 
     def check_features(self, attributes: Mapping[str, Any], dim: int, path: str) -> None:
         """Check that a feature store has the same kind of features as the models' training data."""
-        check_store_extractor(
-            self.identity,
-            self.feature_dim,
-            self.files[0],
-            attributes=attributes,
-            dim=dim,
-            path=path,
-        )
+        mine = (self.identity, self.feature_dim, self.files[0])
+        check_store_extractor(*mine, attributes, dim, path)
 
 
 class ImageReader(MediaReader):

@@ -311,7 +311,7 @@ OF_SPLIT = [*STORED, *SPLIT]
         ([*STORED, "--features", "{store}", *IDS[:4], "p0_9"], "no features for 'p0_9' among 19"),
         ([*STORED, "--features", "{wide}", *IDS], "features have dimension 6, but"),
         ([*STORED, "--features", "{grid}", *IDS], "features of image 1 of image sequence 0 must"),
-        ([*STORED, "--features", "{other_store}", *IDS], "was made with layer = 'top', but"),
+        ([*STORED, "--features", "{other_store}", *IDS], "another extractor: the features that"),
         ([*STORED, "--split", "valid"], "--split valid: give its data folder as the only input."),
         ([*OF_SPLIT, "--line", "8"], "--line 8: valid has lines 0 to 7."),
         ([*OF_SPLIT, "--n", "2"], "--split and --n: leave one of the two out: each line of a"),

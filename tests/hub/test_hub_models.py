@@ -10,8 +10,7 @@ from hub_server import TOKEN
 
 import fairseq_mm
 from fairseq_mm.errors import UserError
-from fairseq_mm.inference.checkpoint_files import checkpoint_file
-from fairseq_mm.inference.hub_models import HubName, parse_hub_name
+from fairseq_mm.inference.checkpoint_files import checkpoint_file, parse_hub_name
 
 NAME = "alice/story"
 
@@ -81,9 +80,9 @@ def test_a_file_or_folder_of_this_machine_comes_first(hub, folder, tmp_path, mon
 
 
 def test_names_of_the_hub():
-    assert parse_hub_name("bob/story") == HubName("bob/story", None)
-    assert str(parse_hub_name("bob/story@v1.0")) == "bob/story@v1.0"
-    assert parse_hub_name("bob/story", revision="v1") == HubName("bob/story", "v1")
+    assert parse_hub_name("bob/story") == "bob/story"
+    assert parse_hub_name("bob/story@v1.0") == "bob/story@v1.0"
+    assert parse_hub_name("bob/story", revision="v1") == "bob/story@v1"
     for text in ("bob/story.pt", "bob", "bob/a/b", "/bob/a", "bob/a@", "bob/a@-x", "bob/\na"):
         assert parse_hub_name(text) is None
 
