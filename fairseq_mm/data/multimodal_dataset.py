@@ -108,16 +108,15 @@ class MultimodalDataset(FairseqDataset):
         if self.visual_ids is None or self.features is None:
             return np.zeros(len(self.lines), dtype=np.int64)
         # each item once: a split has several captions an image
-        chosen = np.unique(self.item[self.lines])
-        keys = [items[i].split("\t") for i in chosen]
-        self._check_features({key for item in keys for key in item})
+        chosen = np.unique(self.item[self.lines]).tolist()
+        self._check_features({key for i in chosen for key in items[i].split("\t")})
         rows = np.zeros(len(items), dtype=np.int64)
         rows[chosen] = [
             sum(
                 self.rows_per_image if key in self.missing else self.features.count_rows(key)
-                for key in item
+                for key in items[i].split("\t")
             )
-            for item in keys
+            for i in chosen
         ]
         return rows[self.item[self.lines]]
 

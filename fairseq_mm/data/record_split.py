@@ -361,18 +361,17 @@ def check_record(record: Record, kind: Kind, where: str) -> None:
         if name not in record:
             raise UserError(f"{where}: must have the field `{name}`, but has not.")
     for name, value in record.items():
-        length, is_text = None, False
         if name in _TEXTS or (name == "tokens" and kind is not VISUAL_STORIES):
             length = _length_of(name, record, kind)
-            is_right = type(value) is list and set(map(type, value)) <= {str}
-            is_right = is_right and length in (None, len(value))
+            is_list = type(value) is list and set(map(type, value)) <= {str}
+            if is_list and length in (None, len(value)):
+                continue
+            expected = "a list of texts" if length is None else f"a list of {length} texts"
+        elif name not in _TEXT or type(value) is str:
+            continue
         else:
-            is_text = name in _TEXT
-            is_right = not is_text or type(value) is str
-        if not is_right:
-            texts = "a list of texts" if length is None else f"a list of {length} texts"
-            expected = "text" if is_text else texts
-            raise UserError(f"{where}: `{name}` must be {expected}, but is {str(value)[:80]!r}.")
+            expected = "text"
+        raise UserError(f"{where}: `{name}` must be {expected}, but is {str(value)[:80]!r}.")
 
 
 def _length_of(name: str, record: Record, kind: Kind) -> Optional[int]:
