@@ -8,6 +8,7 @@ Models. 2014, section 5.2 of the supplementary material. https://arxiv.org/abs/1
 
 import dataclasses
 import random
+import sys
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -111,14 +112,27 @@ def find_conditions(
 
 
 LANGUAGE_SCORES = ("word", "sentence")
+_LARGEST = sys.float_info.max  # infinite weights would give NaN
 
 
-def _check_values(options: Any, rules: Sequence[tuple[str, bool, str]]) -> None:
-    """Check options; a rule is the name of one, if its value is valid, and what is needed."""
-    for name, is_valid, needed in rules:
-        if not is_valid:
-            value = getattr(options, name)
-            raise UserError(f"`{name}` must be {needed}, but is {value!r} instead.")
+def _declare(default: Any, least: float = 1, most: float = float("inf"), **about: Any) -> Any:
+    """Declare an option from ``least`` to ``most``, or one of ``choices``."""
+    return field(default=default, metadata={"least": least, "most": most, **about})
+
+
+def _check_options(options: Any) -> None:
+    """Check the declared options of a dataclass, and store their values as plain types."""
+    for item in dataclasses.fields(options):
+        if not item.metadata:
+            continue
+        value = typed_option(item.name, getattr(options, item.name), type(item.default))
+        object.__setattr__(options, item.name, value)
+        least, most = item.metadata["least"], item.metadata["most"]
+        choices = item.metadata.get("choices")
+        needed = f"{least:g} or more" if most >= _LARGEST else f"from {least:g} to {most:g}"
+        if value not in choices if choices else not least <= value <= most:
+            needed = " or ".join(choices) if choices else needed
+            raise UserError(f"`{item.name}` must be {needed}, but is {value!r} instead.")
 
 
 @dataclass(frozen=True)
@@ -140,25 +154,13 @@ class CandidateWeights:
         repeat_penalty: Penalty of a repeated content word, a factor from 0 to 1; 1 is no penalty.
     """
 
-    translation_weight: float = 1.0
-    language_weight: float = 0.2
-    language_score: str = "word"
-    repeat_penalty: float = 0.7
+    translation_weight: float = _declare(1.0, 0, _LARGEST)
+    language_weight: float = _declare(0.2, 0, _LARGEST)
+    language_score: str = _declare("word", choices=LANGUAGE_SCORES)
+    repeat_penalty: float = _declare(0.7, 0, 1)
 
     def __post_init__(self) -> None:
-        for item in dataclasses.fields(self):
-            value = typed_option(item.name, getattr(self, item.name), type(item.default))
-            object.__setattr__(self, item.name, value)
-        scores = " or ".join(LANGUAGE_SCORES)
-        rules = [
-            *(
-                (name, 0 <= getattr(self, name) < float("inf"), "0 or more")
-                for name in ("translation_weight", "language_weight")
-            ),
-            ("repeat_penalty", 0 <= self.repeat_penalty <= 1, "from 0 to 1"),
-            ("language_score", self.language_score in LANGUAGE_SCORES, scores),
-        ]
-        _check_values(self, rules)
+        _check_options(self)
 
 
 class CandidateScores(NamedTuple):
@@ -232,47 +234,28 @@ class StructuredSearch:
         weights: Weights of cosine and log-probability in a candidate's score.
     """
 
-    candidates: int = 1000
+    candidates: int = _declare(1000)
     conditions: Sequence[str] = DEFAULT_CONDITIONS
-    num_nearest: int = 5
-    pos_sampling: str = "frequency"
-    shortest: int = SHORTEST
-    longest: int = LONGEST
-    seed: int = 0
-    beam: int = 1
-    max_len_b: int = 30
-    top: int = 5
-    batch_size: int = 1000
+    num_nearest: int = _declare(5)
+    pos_sampling: str = _declare("frequency", choices=POS_SAMPLING)
+    shortest: int = _declare(SHORTEST)
+    longest: int = _declare(LONGEST)
+    seed: int = _declare(0, float("-inf"))
+    beam: int = _declare(1)
+    max_len_b: int = _declare(30)
+    top: int = _declare(5)
+    batch_size: int = _declare(1000)
     weights: CandidateWeights = field(default_factory=CandidateWeights)
 
     def __post_init__(self) -> None:
-        for item in dataclasses.fields(self):
-            if isinstance(item.default, (int, str)):
-                value = typed_option(item.name, getattr(self, item.name), type(item.default))
-                object.__setattr__(self, item.name, value)
-        numbers = (
-            "candidates",
-            "num_nearest",
-            "shortest",
-            "beam",
-            "max_len_b",
-            "top",
-            "batch_size",
-        )
+        _check_options(self)
         # a string is a sequence, too: each letter would be a condition
         are_known = not isinstance(self.conditions, str) and set(self.conditions) <= {*CONDITIONS}
-        shortest = f"`shortest` ({self.shortest}) or more"
-        rules = [
-            *((name, getattr(self, name) >= 1, "1 or more") for name in numbers),
-            ("longest", self.longest >= self.shortest, shortest),
-            ("pos_sampling", self.pos_sampling in POS_SAMPLING, " or ".join(POS_SAMPLING)),
-            (
-                "conditions",
-                are_known and bool(self.conditions),
-                f"a list of {', '.join(CONDITIONS)}",
-            ),
-        ]
-        _check_values(self, rules)
+        if not (are_known and self.conditions):
+            raise UserError(
+                f"`conditions` must be a list of {', '.join(CONDITIONS)}, but is "
+                f"{self.conditions!r} instead."
+            )
 
 
 class Draws(NamedTuple):
