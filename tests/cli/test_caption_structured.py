@@ -130,17 +130,6 @@ def test_what_is_written_can_be_scored(caption, run, trained, valid, tmp_path):
     assert figures[0] == figures[1]
 
 
-def test_images_are_read_and_a_broken_one_is_named(caption, tmp_path):
-    images = save_images(tmp_path / "images", count=2)
-    (tmp_path / "broken.png").write_bytes(b"\x89PNG no more")
-    status, lines, errors = caption(images[0], tmp_path / "broken.png", images[1], *FEW)
-    assert status == 2
-    assert [line.split("\t")[0] for line in lines] == images
-    assert errors.splitlines()[0].endswith(
-        "broken.png: is not an image, or its format is not supported."
-    )
-
-
 def test_nothing_but_the_training_captions_is_read(caption, trained, valid, tmp_path):
     """A split's own tags would tell what its references are like."""
     expected = caption("--features", valid, *FEW)[1]

@@ -244,12 +244,6 @@ def test_the_best_of_each_query_are_written(rank, trained, tmp_path):
         np.testing.assert_allclose([x["score"] for x in best], np.sort(scores)[:-3:-1], atol=1e-4)
 
 
-def test_only_the_first_images_are_ranked_when_asked(rank):
-    _, result, _, _ = rank("--max-images", 4)
-    assert result["results"]["image_retrieval"]["queries"] == 12
-    assert result["results"]["sentence_retrieval"]["queries"] == 4
-
-
 def test_a_model_without_images_ranks_last(rank, trained, tmp_path):
     data, _ = trained
     train(data, tmp_path / "base", "m_rnn_base")

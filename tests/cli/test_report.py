@@ -161,35 +161,6 @@ def test_a_page_overwrites_no_file_that_is_read(data, capsys, name):
 
 
 CAPTIONS = {"a.jpg": "a cat sleeps", "b.png": "two cats run", "c.jpg": "no cat"}
-# as fairseq-mm caption writes them: images by their paths
-PATHS = {f"images/{name}": text for name, text in CAPTIONS.items()}
-
-
-def json_lines(captions, key):
-    return [json.dumps({"id": name, key: text, "score": -1.5}) for name, text in captions.items()]
-
-
-# `score` reads the other layouts
-LAYOUTS = {
-    "caption --jsonl of an image more": json_lines({**PATHS, "z.jpg": "a dog"}, "caption"),
-    "plain, a line a caption": [text for text in CAPTIONS.values() for _ in range(2)],
-}
-
-
-@pytest.mark.parametrize("layout", LAYOUTS)
-def test_every_file_that_score_takes_is_shown(data, capsys, layout):
-    hypotheses = data / "hypotheses"
-    hypotheses.write_text("\n".join(LAYOUTS[layout]) + "\n")
-    scored = ["score", hypotheses, "--data", data, "--split", "test", "--metrics", "bleu"]
-    assert main([*map(str, scored)]) == 0
-    problems = capsys.readouterr().err
-    assert report(data, "--hypotheses", hypotheses) == 0
-    assert capsys.readouterr().err == problems
-    assert ("1 texts without references (not scored): z.jpg" in problems) == ("more" in layout)
-    page = (data / "page.html").read_text()
-    assert "3 of 3 items have a hypothesis" in page
-    shown = re.sub(r"<.*?>", "", page)
-    assert all(text in shown for text in CAPTIONS.values())
 
 
 def test_sentences_of_stories_are_shown_without_their_separators(data):

@@ -115,12 +115,6 @@ def test_words_are_taken_away_and_added_and_the_query_is_not_found(trained, near
     assert [line.split("\t")[2] for line in again.splitlines()] == ids[:2]
 
 
-def test_an_item_is_asked_with_without_a_model(trained, nearest):
-    _, out, _ = nearest("--id", "valid2.jpg", "--top", 9, model=None)
-    vectors = vectors_of(trained / "images.h5")
-    assert out.splitlines() == naive(vectors.pop("valid2.jpg"), vectors, 9)
-
-
 def test_mistakes_are_one_line(trained, nearest, tmp_path):
     def refused(message, *arguments, **options):
         status, out, err = nearest(*arguments, **options)

@@ -2,12 +2,10 @@
 adds: transcripts, words of indexed OOV tokens."""
 
 import json
-import sys
 
 import pytest
 
 from fairseq_mm.cli.main import main
-from fairseq_mm.metrics._meteor_tables import load_tables
 from fairseq_mm.metrics.rouge import rouge_l_f1, rouge_n_f1
 
 # the second and the fourth video share a transcript's words; c has no transcript
@@ -50,12 +48,6 @@ def score(tmp_path, capsys, monkeypatch):
     return run
 
 
-@pytest.fixture
-def without_tables(monkeypatch):
-    load_tables.cache_clear()
-    monkeypatch.setitem(sys.modules, "pycocoevalcap", None)
-
-
 def figures(result):
     return {entry["metric"]: entry["value"] for entry in result["scores"]}
 
@@ -76,34 +68,6 @@ def check_rouge(found, texts=TEXTS):
         ("rouge_l", rouge_l_f1),
     ):
         assert found[name] == pytest.approx(sum(rouge(h, r) for h, r in pairs) / 3, abs=1e-12)
-
-
-def test_preset_works_without_meteors_tables_and_says_so(score, data, without_tables, tmp_path):
-    (tmp_path / "g.txt").write_text(generated({**TEXTS, "b": "learn to bake <unk-0> pie ."}))
-    status, result, out, err = score("g.txt", "--data", data, "--card", "--per-item", "p.jsonl")
-    assert (status, err.count("\n")) == (0, 1)
-    assert "3 texts that were not compared with" in err
-    found = figures(result)
-    assert list(found) == [
-        *("rouge1", "rouge2", "rouge_l", "bleu1", "bleu2", "bleu3", "bleu4", "meteor", "cider"),
-        *("content_f1", "novel1", "novel2", "novel3", "novel4"),
-    ]
-    check_rouge(found)  # of restored text: <unk-0> of b is rhubarb
-    assert found["meteor"] is found["content_f1"] is None
-    assert out.count("METEOR needs the package pycocoevalcap") == 2
-    # words of b that its transcript lacks: learn to . ; of a: how to .
-    assert found["novel1"] == pytest.approx((3 + 3) / (6 + 5))
-    entry = {e["metric"]: e for e in result["scores"]}["novel1"]
-    # the references' own: of b how to . ; of a how to .
-    assert entry["note"] == "references: 0.60000; 1 without a transcript left out"
-    assert (entry["scored"], entry["expected"]) == (2, 3)
-    sign = {e["metric"]: e["signature"] for e in result["scores"]}["rouge_l"]
-    assert sign.startswith("rouge_l|refs:1|tok:none|case:mixed|punct:yes|beta:1|f1:mean|version:")
-    card = json.loads((tmp_path / "g.txt.card.json").read_text())
-    assert set(card["files"]) == {"hypotheses", "references", "dictionary"}
-    items = [json.loads(line) for line in (tmp_path / "p.jsonl").read_text().splitlines()]
-    assert [item["hypothesis"] for item in items] == [TEXTS[key] for key in "abc"]
-    assert items[2]["novel1"] is None
 
 
 def test_plain_text_on_both_sides(score, data, tmp_path):

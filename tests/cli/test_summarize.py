@@ -206,24 +206,6 @@ def test_an_object_a_line_says_what_was_read_and_how(summarize, trained, stored,
     assert [json.loads(line) for line in lines] == entries
 
 
-def test_several_hypotheses_of_a_video(summarize, stored, tmp_path):
-    features, data = stored
-    _, lines, _ = summarize(*data, *features, "--jsonl", "--nbest", "2", *SHORT)
-    output, page = tmp_path / "summaries.txt", tmp_path / "page.html"
-    files = ("--output", output, "--html", page)
-    _, _, err = summarize(*data, *features, "--nbest", "2", *files, *SHORT)
-    written = output.read_text().splitlines()
-    # the page shows the best of each video
-    assert err[-2:] == [f"wrote {output}: 10 summaries", f"wrote {page}: 5 summaries"]
-    assert (len(lines), len(written)) == (5, 10)
-    for number, entry in enumerate(map(json.loads, lines)):
-        best, second = entry["hypotheses"]
-        assert (best["hypothesis"], best["score"]) == (entry["hypothesis"], entry["score"])
-        assert best["score"] >= second["score"]
-        both = [f"{entry['id']}\t{x['hypothesis']}" for x in (best, second)]
-        assert written[2 * number : 2 * number + 2] == both
-
-
 def test_items_of_a_store_are_summarised_without_videos(summarize, stored, transcripts):
     features = stored[0]
     status, out, _ = summarize("test1", "test0", *features, *SHORT)

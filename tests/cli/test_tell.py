@@ -114,24 +114,6 @@ def test_an_object_a_line_says_what_made_the_story(tell, files, model, tmp_path)
     }  # fmt: skip
 
 
-def test_prompts_are_generated_and_then_stories(tell, files, model):
-    models = ["--checkpoint", files["story"], "--prompt-model", files["prompts"]]
-    expected = texts(model, None, n=3, seed=2, **SHORT)
-    prompts = generate_prompts(model.prompt_generator, range(3), seed=2, max_words=42)
-    status, output, _ = tell(*models, "--n", 3, "--seed", 2, *LENGTH)
-    assert status == 0
-    assert output == "".join(
-        f"=== {i}: {prompts[i].text} ===\n\n{expected[i]}\n\n" for i in range(3)
-    )
-    _, output, _ = tell(*models, "--n", 3, "--seed", 2, "--jsonl", *LENGTH)
-    entries = [json.loads(line) for line in output.splitlines()]
-    assert [entry["hypothesis"] for entry in entries] == expected
-    assert [entry["prompt_score"] < 0 for entry in entries] == [True] * 3
-    assert entries[0]["prompt_options"] == {"topk": 10, "temperature": 1.0, "seed": 2}
-    expected_hash = hashlib.sha256(files["prompts"].read_bytes()).hexdigest()
-    assert entries[0]["prompt_checkpoint"] == expected_hash
-
-
 def test_prompts_alone_are_the_same_and_can_be_given(tell, files, model, tmp_path):
     prompts = generate_prompts(model.prompt_generator, range(3), seed=2, max_words=42)
     only = ["--prompt-model", files["prompts"], "--prompts-only", "--n", 3, "--seed", 2]
@@ -149,15 +131,6 @@ def test_prompts_alone_are_the_same_and_can_be_given(tell, files, model, tmp_pat
     os.dup2(kept, 0)
     _, expected, _ = tell(*story, *only[:2], "--n", 3)
     assert tokens_of(stories) == tokens_of(expected)
-
-
-def test_a_language_model_generates_without_prompts(tell, files):
-    _, text, _ = tell("--checkpoint", files["stories"], "--n", 2, *LENGTH)
-    assert text.startswith("=== 0 ===\n\n")
-    _, objects, _ = tell("--checkpoint", files["stories"], "--n", 2, "--jsonl", *LENGTH)
-    entries = [json.loads(line) for line in objects.splitlines()]
-    assert all(3 <= len(entry["tokens"].split()) <= 8 for entry in entries)
-    assert "prompt" not in entries[0]
 
 
 def test_prompts_that_cannot_be_read_are_named_and_the_others_used(tell, files, model, tmp_path):
@@ -242,16 +215,6 @@ def trained(tmp_path_factory):
     train_stories(data / "prompts", folder / "prompts", "gcnn_lm_tiny")
     train_stories(data, folder / "lstm", "lstm", lstm)
     return folder.rename(folder.with_name("elsewhere"))
-
-
-def test_trained_models_tell_from_another_place(tell, trained):
-    arguments = ["--checkpoint", trained / "story", "--prompt-model", trained / "prompts"]
-    arguments += ["--n", 3, "--min-len", 50, "--max-len-b", 50, "--jsonl"]
-    status, output, errors = tell(*arguments)
-    assert (status, errors) == (0, "")
-    entries = [json.loads(line) for line in output.splitlines()]
-    assert [entry["words"] for entry in entries] == [50] * 3
-    assert tell(*arguments, "--batch-size", 1)[1] == output
 
 
 def test_fairseqs_own_models_take_the_dictionaries_of_a_folder(tell, trained):

@@ -129,14 +129,6 @@ def test_a_dash_stands_for_a_missing_image(tell, files, model, images):
     assert tell(*arguments, "--checkpoint", files["pixels"], *LENGTH)[1] == f"{text_of(expected)}\n"
 
 
-def test_several_stories_of_an_album_are_drawn(tell, files, model, images):
-    arguments = [*images, "--checkpoint", files["pixels"], "--n", 3, "--sampling-topk", 9, *LENGTH]
-    _, output, _ = tell(*arguments, "--jsonl")
-    expected = [story_of(model, images, i, sampling=True, sampling_topk=9).line for i in range(3)]
-    assert lines_of(output) == expected
-    assert len(set(expected)) == 3
-
-
 def test_the_record_of_images_says_what_made_it(tell, files, model, images, tmp_path):
     target = tmp_path / "stories.jsonl"
     arguments = [*images, "--checkpoint", files["pixels"], *LENGTH, "--output", target]

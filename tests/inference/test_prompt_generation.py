@@ -1,10 +1,7 @@
 """Stories of prompts by the engine: prompts, lengths, forbidden tokens, scores, batches."""
 
-import copy
 import math
-import pickle
 
-import numpy as np
 import pytest
 import torch
 from numerics import assert_close
@@ -56,24 +53,6 @@ def generated(model, count=6, **options):
 
 def words_of(found):
     return [best.line.split() for best in found]
-
-
-def test_any_number_of_prompts_and_copies_of_the_model(model):
-    expected = generated(model, 3, **SHORT)
-    assert model.generate([], **SHORT) == []
-    assert [best for best, *_ in model.generate(iter(PROMPTS[:3]), **SHORT)] == expected
-    drawn = model.generate(n=2, **SHORT)
-    for copied in (pickle.loads(pickle.dumps(model)), copy.deepcopy(model)):
-        assert generated(copied, 3, **SHORT) == expected
-        assert copied.generate(n=np.int64(2), **SHORT) == drawn
-    torch.set_default_dtype(torch.float64)
-    try:
-        assert generated(model, 3, **SHORT) == expected
-    finally:
-        torch.set_default_dtype(torch.float32)
-    for inputs in (3, b"You", [3], [None]):
-        with pytest.raises(UserError):
-            model.generate(inputs, **SHORT)
 
 
 def test_prompts_are_read_as_people_write_them(model):
@@ -208,15 +187,6 @@ def test_the_score_is_the_mean_log_probability_of_the_tokens(files, model, max_l
         expected = [lprobs[i, token].item() for i, token in enumerate(best.tokens)]
         assert_close(best.positional_scores, expected)
         assert_close(best.score, sum(expected) / len(expected))
-
-
-def test_a_given_text_has_the_score_that_it_was_generated_with(model):
-    found = generated(model, beam=2, min_len=3, max_len_b=12)
-    scored = model.score([best.line for best in found], PROMPTS)
-    for best, other in zip(found, scored):
-        assert other.tokens == best.tokens
-        assert_close(other.score, best.score)
-    assert_close(model.score(found[0].line, PROMPTS[0]).score, scored[0].score)
 
 
 def test_greedy_takes_the_most_probable_token_of_an_ensemble(tmp_path, files):

@@ -429,24 +429,6 @@ def test_copies_have_the_same_vectors_and_captions(trained, captioner, tmp_path,
     assert np.array_equal(copied(embedder).embed_images(images), vectors)
 
 
-def test_the_default_dtype_changes_neither_vectors_nor_captions(trained, captioner, tmp_path):
-    images = save_images(tmp_path / "images", count=2)
-    options = {"candidates": 9, "shortest": 2}
-    expected = captioner.caption(images, **options)
-    vectors = captioner.embedder.embed_texts(["a dog"])
-    torch.set_default_dtype(torch.float64)
-    try:
-        whole = fairseq_mm.from_pretrained(
-            trained.decoder, embedding=trained.embedding, data=trained.data, device="cpu"
-        )
-        whole.language_model = WordFrequencies()
-        for each in (captioner, whole):
-            assert_same(each.caption(images, **options), expected)
-            assert np.array_equal(each.embedder.embed_texts(["a dog"]), vectors)
-    finally:
-        torch.set_default_dtype(torch.float32)
-
-
 def test_a_model_of_part_of_speech_sequences_alone_generates_no_captions(trained):
     with pytest.raises(UserError, match=r"generates by part-of-speech sequences of training and"):
         fairseq_mm.from_pretrained(trained.decoder)

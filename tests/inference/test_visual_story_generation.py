@@ -1,9 +1,6 @@
 """Stories of image sequences by the engine: extractors, constraints, missing images, batches,
 ensembles, refusals."""
 
-import copy
-import pickle
-
 import numpy as np
 import pytest
 import torch
@@ -74,31 +71,6 @@ def test_images_are_read_by_the_extractor_of_the_training_features(pixel_model, 
         assert_close(beside.score, alone.score)
 
 
-def test_any_number_of_sequences_and_copies_of_the_model(model):
-    sequences = random_sequences(3)
-    expected = generated(model, sequences)
-    assert model.generate([]) == []
-    assert generated(model, iter(sequences)) == expected
-    (alone,) = model.generate(iter(sequences[0]), **LENGTHS)
-    assert alone.line == expected[0].line
-    assert generated(pickle.loads(pickle.dumps(model)), sequences) == expected
-    assert generated(copy.deepcopy(model), sequences) == expected
-    torch.set_default_dtype(torch.float64)
-    try:
-        assert generated(model, sequences, repetition_penalty=2.0) == generated(
-            copy.deepcopy(model), sequences, repetition_penalty=np.float32(2)
-        )
-        assert generated(model, sequences) == expected
-    finally:
-        torch.set_default_dtype(torch.float32)
-    for inputs in ("a.jpg", 3, b"a", np.zeros((5, 4, 4, 3), np.uint8), [3], [None] * 5):
-        with pytest.raises(UserError, match=r"image|extractor"):
-            model.generate(inputs)
-    for name, value in (("min_words_per_sentence", 2.5), ("end_after_punctuation", 1)):
-        with pytest.raises(UserError, match=f"`{name}` must be"):
-            generated(model, sequences, **{name: value})
-
-
 @pytest.mark.parametrize("arch", ["transtory_decoder_tiny", "transtory_full_tiny"])
 def test_a_checkpoint_from_before_an_option_generates_the_same_story(arch, tmp_path):
     path = save_story_model(tmp_path / "new.pt", arch)
@@ -133,17 +105,6 @@ def test_a_story_does_not_depend_on_the_stories_beside_it(model, preset):
         assert_close([best.score for best in other], expected)
     (alone,) = generated(model, sequences[3:4], indices=[3], **options)
     assert alone.line == together[3].line
-
-
-def test_draws_depend_on_the_seed_and_the_index_of_the_story(model):
-    sequences = random_sequences(1) * 2
-    drawn = {"sampling": True, "sampling_topk": 9}
-    first, second = lines_of(generated(model, sequences, **drawn))
-    assert first != second
-    assert lines_of(generated(model, sequences[:1], seed=2, **drawn)) != [first]
-    assert lines_of(generated(model, sequences[:1], indices=[1], **drawn)) == [second]
-    greedy = generated(model, sequences[:1], beam=1)
-    assert generated(model, sequences[:1], sampling=True, sampling_topk=1)[0].line == greedy[0].line
 
 
 def test_several_hypotheses_are_the_best_of_the_beam(model):
@@ -181,17 +142,6 @@ def test_models_with_few_positions_generate_short_sentences(checkpoints, monkeyp
     assert generated(model, random_sequences(1), max_words_per_sentence=7)
     with pytest.raises(UserError, match="of up to 8 words have up to 45 tokens, but the"):
         generated(model, random_sequences(1), max_words_per_sentence=8)
-
-
-def test_an_ensemble_averages_probabilities(checkpoints, model):
-    sequences = random_sequences(2)
-    both = fairseq_mm.from_pretrained(checkpoints, device="cpu")
-    assert both.files == [str(path) for path in checkpoints]
-    other = fairseq_mm.from_pretrained(checkpoints[1], device="cpu")
-    stories = [generated(x, sequences, beam=1)[0].line for x in (model, other, both)]
-    assert len(set(stories)) > 1
-    joined = fairseq_mm.from_pretrained(f"{checkpoints[0]}:{checkpoints[1]}", device="cpu")
-    assert generated(joined, sequences, beam=1)[0].line == stories[2]
 
 
 def test_fairseqs_own_generation_gives_the_same(checkpoints, tmp_path, monkeypatch, capsys):

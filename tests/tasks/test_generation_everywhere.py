@@ -362,13 +362,6 @@ def test_captions_of_an_ensemble(captions, by_fairseq_generate, by_command, mode
     assert expected != in_python(captions, **options)
 
 
-@pytest.mark.parametrize("size", [1, 2, 7])
-def test_a_sampled_caption_does_not_depend_on_its_batch(captions, by_fairseq_generate, size):
-    options = MODES["sampling"]
-    expected = in_python(captions, **options, batch_size=size)
-    assert_same(by_fairseq_generate(captions, "--batch-size", 8 - size, **options), expected)
-
-
 def test_a_forced_prefix_keeps_its_unk(captions, by_fairseq_generate):
     """--prefix-size takes the references' first tokens; some of them are made unknown here."""
     path, dictionary = captions.data / "valid.bin", make_dictionary()

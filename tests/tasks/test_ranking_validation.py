@@ -268,9 +268,6 @@ def test_training_alone_draws_negatives(monkeypatch, tmp_path, data, options, dr
 @pytest.mark.parametrize(
     "options",
     [
-        ("--bf16",),
-        ("--fp16", "--fp16-init-scale", "4"),
-        ("--store-ema", "--ema-decay", "0.9"),
         ("--update-freq", "3", "--max-tokens", "30", "--negatives", "max", "--sum-updates", "1"),
         ("--bf16", "--negatives", "random", "--num-workers", "1"),
         ("--bf16", "--loss", "info_nce", "--learn-temperature"),

@@ -131,11 +131,6 @@ def test_prompts_that_are_typed(monkeypatch, capsys, whole, story, tmp_path):
     assert "S-0\t<unk> <unk>" in capsys.readouterr().out
 
 
-def test_languages_that_are_exchanged(data, tmp_path):
-    options = ("-s", "wp_target", "-t", "wp_source")
-    refuse_to_train(data, tmp_path, r"wp_target-wp_source\.wp_target\.idx: no such file", *options)
-
-
 def changed_dictionaries():
     """Side -> how its words change -> what is said of it."""
     order = "the same words in another order"
@@ -201,15 +196,6 @@ def test_pretrained_checkpoints_that_do_not_fit(whole, story, tmp_path):
     fusion = train(whole, tmp_path / "fusion", *fusion_of(story))
     message = ", a fusion model itself"
     refuse_to_train(whole, tmp_path, message, *fusion_of(fusion))
-
-
-def test_a_pretrained_checkpoint_of_fairseqs_lstm(whole, tmp_path):
-    """fairseq leaves the options of its older models as they were parsed."""
-    sizes = "--encoder-embed-dim 4 --decoder-embed-dim 4 --encoder-hidden-size 4"
-    sizes += " --decoder-hidden-size 4 --decoder-out-embed-dim 4"
-    lstm = train(whole, tmp_path / "lstm", "--arch", "lstm", *sizes.split())
-    message = r"must be of --arch conv_story or one of its sizes, but is of lstm\."
-    refuse_to_train(whole, tmp_path, message, *fusion_of(lstm))
 
 
 def test_a_run_is_not_resumed_with_other_options(whole, story, tmp_path):

@@ -102,15 +102,6 @@ def test_training_leaves_long_texts_out_where_it_is_asked_to(folders, short, tmp
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("task", SHORT)
-def test_validation_leaves_long_texts_out_where_it_is_asked_to(folders, short, monkeypatch, task):
-    arguments = (folders[task], "--task", task, "--path", short(task), *FAST)
-    options = ("--valid-subset", "valid", "--log-format", "none", "--batch-size", "4", *SHORT[task])
-    run_fairseq(monkeypatch, "validate", *arguments, *options, SKIP)
-    with pytest.raises(UserError, match=SKIP):
-        run_fairseq(monkeypatch, "validate", *arguments, *options)
-
-
 @pytest.mark.parametrize("task", ["multimodal_captioning", "visual_storytelling"])
 def test_generation_takes_references_of_any_length(folders, short, generate, task):
     data = folders[task]
