@@ -121,7 +121,10 @@ def _inspect_attention(
         times = Times(clip_step(inspection.attributes))
         if attention.id in videos:
             video = videos[attention.id]
-            times = video_times(video, attention.num_frames, inspection.attributes)
+            try:
+                times = video_times(video, attention.num_frames, inspection.attributes)
+            except UserError as error:
+                raise UserError(f"{video.name}: {error}") from None
         record = {
             "id": attention.id,
             "item": attention.line,

@@ -5,6 +5,7 @@ import tarfile
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 from toy_processes import ForkedCommand, needs_fork
 
@@ -137,6 +138,8 @@ def many(tmp_path):
 
 @needs_fork
 def test_a_killed_run_continues_to_the_same_store(many, tmp_path):
+    # as in the forked process: with another number of threads, other bits come out
+    torch.set_num_threads(1)
     model = ["--model", "squeezenet1_1", "--weights", "none", "--size", "64", "--batch-size", "4"]
     whole = tmp_path / "whole.h5"
     assert extract(many, *model, "--workers", 0, "--output", whole) == 0

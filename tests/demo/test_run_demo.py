@@ -80,7 +80,7 @@ class FakeCommands:
             for text in self.with_lies("prompts", [record["story"] for record in test]):
                 yield {"hypothesis": text}
             return
-        if "--data" not in words:
+        if "--split" not in words:
             assert all(Path(image).is_file() for image in words[2:7])
             yield {"hypothesis": "a lie"}
             return

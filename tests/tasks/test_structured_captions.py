@@ -71,7 +71,7 @@ def test_a_model_of_pos_sequences_is_in_no_ensemble_of_others_and_ranks_nothing(
                 *("--path", ":".join(order), "--batch-size", 3),
             )
     assert main(["rank", str(folder), "--checkpoint", paths[0]]) == 2
-    assert "reads the tags of a sentence" in capsys.readouterr().err
+    assert "that reads no tags" in capsys.readouterr().err
 
 
 def test_validation_by_generated_text_is_refused(monkeypatch, folder, tmp_path):
