@@ -9,30 +9,20 @@
 
 The format of SOURCE is detected automatically.
 
-A Hugging Face folder (config.json, weights, tokenizer files) becomes a folder
-with model.pt, dict.txt and the subwords. Give this folder to fairseq-mm prepare
-videos as --pretrained, and its model.pt to fairseq-train as
---finetune-from-model. BART becomes fairseq's BART, T5 becomes --arch t5.
-fairseq's published BART needs no conversion.
+A Hugging Face folder becomes a folder with model.pt, dict.txt and the subwords: for
+fairseq-mm prepare videos --pretrained and fairseq-train --finetune-from-model. T5
+becomes --arch t5. fairseq's published BART needs no conversion.
 
-A checkpoint of fairseq's fconv_self_att of any size, with or without fusion,
-becomes a checkpoint of conv_story in the file OUTPUT. OUTPUT contains the
-dictionaries and, with fusion, the frozen model. It works with fairseq-generate,
-fairseq-validate, --restore-file, --finetune-from-model, fairseq-mm tell and,
-without fusion, as --pretrained-checkpoint of a new model.
+A checkpoint of fairseq's fconv_self_att of any size becomes a checkpoint of
+conv_story in the file OUTPUT, with its dictionaries and, with fusion, the frozen
+model. Without fusion, it can be the --pretrained-checkpoint of a new model.
 
-A model of Kiros et al. (X.npz with X.npz.pkl and X.npz.dictionary.pkl in the
-same folder) or of VSE++ becomes a folder with checkpoint_best.pt (vse_gru or
-vse_bow) and dict.txt, for fairseq-mm rank, embed and retrieve. Prepare data with
-this dict.txt. An image network that VSE++ has fine-tuned becomes cnn.pt in the
-folder, for fairseq-mm extract --weights.
-
-An encoder of GLAC Net or of Transtory-XL, with decoder-N.pkl and vocab.pkl in
-the same folder (or --vocabulary), becomes a folder with
-checkpoint_best.pt, dict.txt and its image network cnn.pt, for fairseq-mm tell.
-The released token <end> becomes two tokens, <sent> and </s>, with the same logit.
-The order of the other words by probability is unchanged, but perplexities are
-larger: the loss at the end of a sentence grows by at most log 2.
+The other models become a folder with checkpoint_best.pt and dict.txt, with which
+data must be prepared, and cnn.pt, a trained image network for fairseq-mm extract
+--weights. Beside X.npz are X.npz.pkl and X.npz.dictionary.pkl, beside encoder-N.pkl
+decoder-N.pkl and vocab.pkl. The token <end> of GLAC Net and Transtory-XL becomes
+<sent> and </s>, with the same logit: the order of the other words is unchanged, but
+the loss at the end of a sentence grows by at most log 2.
 
 States of optimizers are not converted. If a tensor does not fit, nothing is
 written, and the exit status is 2.

@@ -3,24 +3,19 @@
   fairseq-mm extract images/ --model resnet152 --output data/features.h5
   fairseq-mm extract images.tar --model vgg16 --output data/features.h5
   fairseq-mm extract data.jsonl --model resnet101 --grid --output data/grid.h5
-  fairseq-mm extract images/ --model timm:resnet50 --output resnet.h5
   fairseq-mm extract --list-models 'timm:*resnet*'
   fairseq-mm extract videos/ --model resnext101_3d --ids stem \\
       --weights resnext-101-kinetics.pth --output data/features.h5
-  fairseq-mm extract data.jsonl --model r3d_18 --fps 15 --output features.h5
 
-If a run is interrupted, run the same command again to continue it; if a file has
-changed in the meantime, this is an error. Unreadable files are left out and listed in
-OUTPUT.unreadable.tsv. The store records how the features were made.
-OUTPUT.videos.tsv lists frames, frame rate and length of each video.
+If a run is interrupted, the same command continues it, unless a file has changed.
+Unreadable files are left out and listed in OUTPUT.unreadable.tsv. The store records
+how the features were made; OUTPUT.videos.tsv lists frames, frame rate and length.
 
-By default, features are fc7 after its ReLU for AlexNet and VGG, and the last
-feature map averaged over its positions for ResNet, Inception, MobileNet and
-others; with --grid, each position is a vector. Networks of timm return timm's
-pooled vector, or with --grid the last map or the tokens of the patches. Videos
-have one vector for each clip of 16 frames: the input of the network's classifier.
-Frames after the last whole clip are left out. If a video is shorter than a clip,
-it is repeated to fill the clip.
+By default, features are fc7 after its ReLU for AlexNet and VGG, timm's pooled
+vector, and else the last feature map averaged over its positions; with --grid, each
+position (or patch) is a vector. Videos have a vector for each clip of 16 frames, the
+input of the network's classifier. Frames after the last whole clip are left out; a
+video that is shorter than a clip is repeated to fill it.
 """
 
 import argparse

@@ -42,16 +42,8 @@ def rank(trained, tmp_path, capsys):
     data, checkpoints = trained
 
     def run(*options, output=tmp_path / "out", data=data, path=checkpoints):
-        arguments = [
-            data,
-            "--checkpoint",
-            path,
-            "--output",
-            output,
-            "--marginal-images",
-            5,
-            *options,
-        ]
+        arguments = [data, "--checkpoint", path, "--output", output, *options]
+        arguments += [] if "--marginal-images" in options else ["--marginal-images", 5]
         status = main(["rank", *map(str, arguments)])
         file = output / "ranks.json"
         result = json.loads(file.read_text()) if file.exists() else {}

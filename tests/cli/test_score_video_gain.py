@@ -22,11 +22,6 @@ def test_no_gain_in_one_measure_has_no_share():
     assert found.share is None
 
 
-def test_video_that_costs_is_negative_and_a_weak_backbone_above_one():
-    assert video_gain([3.0], [4.0], [1.0]).share == pytest.approx(-0.5)
-    assert video_gain([3.0], [0.0], [1.0]).share == pytest.approx(1.5)
-
-
 def test_interval_holds_the_share_and_equals_resampling_by_hand():
     generator = np.random.default_rng(4)
     baseline = generator.uniform(0, 0.5, (37, 2))

@@ -33,22 +33,8 @@ def folder(tmp_path, monkeypatch):
 
 @pytest.fixture
 def store(folder):
-    assert (
-        main(
-            [
-                "store",
-                "import",
-                "grids.npy",
-                "--output",
-                "grids.h5",
-                "--ids",
-                "ids.txt",
-                "--extractor",
-                "alexnet",
-            ]
-        )
-        == 0
-    )
+    command = "store import grids.npy --output grids.h5 --ids ids.txt --extractor alexnet"
+    assert main(command.split()) == 0
     return "grids.h5"
 
 

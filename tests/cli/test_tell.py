@@ -68,19 +68,8 @@ def test_an_object_a_line_says_what_made_the_story(tell, files, model, tmp_path)
     file = tmp_path / "prompts.txt"
     file.write_bytes("\ufeffthe old barn barn\r\nYou find a door .\n".encode())
     target = tmp_path / "stories.jsonl"
-    output = [
-        "--jsonl",
-        "--output",
-        target,
-        "--min-len",
-        7,
-        "--max-len-b",
-        7,
-        "--temperature",
-        2,
-        "--n",
-        2,
-    ]
+    options = "--jsonl --min-len 7 --max-len-b 7 --temperature 2 --n 2 --output"
+    output = [*options.split(), target]
     status, printed, errors = tell("--checkpoint", files["story"], "--prompts", file, *output)
     assert (status, printed) == (0, "")
     assert errors == (

@@ -96,17 +96,6 @@ def test_each_image_needs_one_number_for_its_draws(captioner, images):
             captioner.generate(images[:2], indices=indices)
 
 
-def test_open_images_and_contents_are_captioned_as_their_files(captioner, images):
-    expected = texts_of(captioner, images[:2])
-    assert texts_of(captioner, [Image.open(path) for path in images[:2]]) == expected
-    contents = []
-    for path in images[:2]:
-        with open(path, "rb") as file:
-            contents.append(file.read())
-    assert texts_of(captioner, contents) == expected
-    assert captioner.generate([]) == []
-
-
 def test_a_single_image_of_any_kind_gives_its_hypotheses(captioner, images):
     ((expected,),) = captioner.generate(images[:1])
     with open(images[0], "rb") as file:
