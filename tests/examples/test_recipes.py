@@ -105,6 +105,7 @@ def test_recipes_embed_and_caption_by_pos_sequences(run_recipe, tmp_path):
     data = make_captions_folder(tmp_path / "data")
     for split in ("train", "valid"):
         write_text_and_tags(data, split)
+    assert main(["prepare", "upgrade", str(data)]) == 0
     small = ["--max-update", "2", "--batch-size", "8"]
     run_recipe("train_vse", data.name, "vse", "vse_tiny", *small)
     run_recipe("train_sc_nlm", data.name, "sc nlm", "vse", "sc_nlm_tiny", *small)
