@@ -30,9 +30,9 @@ if [ "${WORLD_SIZE:-${SLURM_NTASKS:-1}}" != 1 ]; then
         "fairseq-train starts a process on each of the machine's GPUS." >&2
     exit 2
 fi
-for records in "$data/train.jsonl" "$data/valid.jsonl"; do
-    if [ -d "$data" ] && ! grep -qs '"tags": ' "$records"; then
-        echo "train_sc_nlm.sh: $records: has no tags; scripts/tag_pos.py $data writes those of both splits" >&2
+for split in "$data/train" "$data/valid"; do
+    if [ -d "$data" ] && [ ! -f "$split.tags" ] && ! grep -qs '"tags": ' "$split.jsonl"; then
+        echo "train_sc_nlm.sh: $split.jsonl: has no tags; scripts/tag_pos.py $data writes those of both splits" >&2
         exit 2
     fi
 done
@@ -44,10 +44,7 @@ trap 'rmdir "$vectors" "$out" 2> /dev/null || true' EXIT
 for split in train valid; do
     fairseq-mm embed "$data" --checkpoint "$embedding" --split $split --of sentences \
         --output "$vectors/$split.h5" --overwrite
-    mv "$vectors/$split.$split.visual_ids" "$vectors/$split.visual_ids"
-    cp "$data/$split.bin" "$data/$split.idx" "$vectors"
-    python3 -c 'import json, sys; [print(*json.loads(x)["tags"], sep="\n") for x in sys.stdin]' \
-        < "$data/$split.jsonl" > "$vectors/$split.tags"
+    mv "$vectors/$split.$split.jsonl" "$vectors/$split.jsonl"
 done
 cp "$data/dict.txt" "$vectors"
 exec fairseq-train "$vectors" --user-dir "$(dirname "$0")/../../fairseq_mm" \

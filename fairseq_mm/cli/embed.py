@@ -7,12 +7,13 @@ The store has one vector of length 1 per image, sentence or word. Images keep th
 a sentence is SPLIT:LINE (lines are counted from 0, as in fairseq-generate), and the id of a word
 is word:WORD; a word is embedded as a sentence of one word. Sentences and words need no features, so
 DATA may contain only text (fairseq-mm prepare captions --without-images). The command also writes
-vectors.SPLIT.visual_ids, with the sentence id of each line of the split. If this file is used as
-SPLIT.visual_ids of a data folder, a model (sc_nlm) is trained on the vector of each sentence, not
+vectors.SPLIT.jsonl, a record of each line of the split with the id of its sentence. A data folder
+of dict.txt and this file as SPLIT.jsonl trains a model (sc_nlm) on the vector of each sentence, not
 of its image.
 """
 
 import argparse
+import json
 import os
 import sys
 from collections.abc import Iterator
@@ -107,10 +108,15 @@ def run(args: argparse.Namespace) -> None:
             for number, vector in zip(indices, vectors):
                 writer.append(f"word:{dictionary[number]}", vector)
         if ids:  # first: a run killed in between is repeated
-            path = f"{os.path.splitext(args.output)[0]}.{args.split}.visual_ids"
+            path = f"{os.path.splitext(args.output)[0]}.{args.split}.jsonl"
+            lines = zip(ids, split.texts, sentences, split.field("tags"))
             with output_file(path) as file:
-                file.writelines(f"{key}\n" for key in ids)
-            print(f"{path}: {len(ids)} lines", file=sys.stderr)
+                for key, text, words, tags in lines:
+                    record = {"id": key, "captions": [text], "tokens": [" ".join(words)]}
+                    if tags is not None:
+                        record["tags"] = [tags]
+                    file.write(json.dumps(record, ensure_ascii=False) + "\n")
+            print(f"{path}: {len(ids)} records", file=sys.stderr)
         number = len(writer.done)
         writer.finish()
     print(f"{args.output}: {number} vectors of {dim}", file=sys.stderr)

@@ -12,6 +12,7 @@ from toy_data import WORDS, make_captions_folder, run_fairseq
 
 from fairseq_mm.cli.main import main
 from fairseq_mm.data.feature_store import FeatureStore
+from fairseq_mm.data.records import open_split
 from fairseq_mm.inference.checkpoint import Checkpoint
 
 
@@ -84,8 +85,12 @@ def test_vectors_are_the_models_own(trained, model_and_task, tmp_path, capsys):
         assert_close(store.read(key)[0], vector)
     for i, vector in enumerate(lines):
         assert_close(store.read(f"valid:{i}")[0], vector)
-    beside = (tmp_path / "v.valid.visual_ids").read_text().splitlines()
-    assert beside == [f"valid:{i}" for i in range(21)]
+    lines = (tmp_path / "v.valid.jsonl").read_text().splitlines()
+    beside = [json.loads(line) for line in lines]
+    assert [record["id"] for record in beside] == [f"valid:{i}" for i in range(21)]
+    split = open_split(trained[0], "valid")
+    assert [record["captions"] for record in beside] == [[text] for text in split.texts]
+    assert [record["tokens"] for record in beside] == [[" ".join(x)] for x in split.tokens()]
     assert f"{output}: 28 vectors of 8" in capsys.readouterr().err
 
 

@@ -181,7 +181,7 @@ def _make_vectors(root: Path) -> None:
             *("--output", target / f"{split}.h5", "--overwrite"),
         )
         assert printed.status == 0, printed
-        (target / f"{split}.{split}.visual_ids").rename(target / f"{split}.visual_ids")
+        (target / f"{split}.{split}.jsonl").rename(target / f"{split}.jsonl")
 
 
 def _train_foreign(root: Path) -> None:
