@@ -13,7 +13,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator
 from functools import cached_property
-from itertools import groupby
+from itertools import groupby, zip_longest
 from pathlib import Path
 from typing import Any, Optional
 
@@ -291,10 +291,17 @@ class ImportedSplit(Split):
         # not _columns, which would hold all stories
         sides = [map(" ".join, self.iterate_tokens(side)) for side in self.pair]
         ids = self._read("ids")
-        for number, (prompt, story) in enumerate(zip(*sides, strict=True)):
+        columns = sides if ids is None else [*sides, ids]
+        for number, column in enumerate(zip_longest(*columns)):
+            if None in column:
+                raise UserError(
+                    f"{self.path}: prompts, stories and ids must have equally many lines, but one "
+                    f"has {number}."
+                )
+            prompt, story, *key = column
             record = {"prompt": prompt, "story": story}
-            if ids is not None:
-                record = {"id": ids[number], **record}
+            if key:
+                record = {"id": key[0], **record}
             yield {**record, "tokens": [prompt, story]} if with_tokens else record
 
     def _videos(self, with_tokens: bool) -> Iterator[Record]:

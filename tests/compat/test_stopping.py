@@ -64,17 +64,11 @@ def reasons_in(caplog):
 
 FINISHED = {
     "within an epoch": (("--max-update", "3"), 3, "3 updates, --max-update 3"),
-    "after an epoch": (("--max-update", "6"), 6, "6 updates, --max-update 6"),
     "epochs": (("--max-epoch", "2"), 12, "2 epochs, --max-epoch 2"),
     "patience": (
         ("--patience", "2", *UNSTABLE),
         None,
         "2 validations without gain, --patience 2",
-    ),
-    "patience within an epoch": (
-        ("--patience", "1", "--validate-interval-updates", "2", *UNSTABLE),
-        None,
-        "1 validation without gain, --patience 1",
     ),
     "plateau": (
         (*PLATEAU, *UNSTABLE, "--stop-min-lr", "0.06"),
@@ -85,19 +79,6 @@ FINISHED = {
         (*BY_UPDATES, "--stop-min-lr", "0.004"),
         12,
         "learning rate 0.00288675, --stop-min-lr 0.004",
-    ),
-    "rate by epochs": (
-        ("--lr-scheduler", "fixed", "--lr", "0.01,0.001", "--stop-min-lr", "0.002"),
-        12,
-        "learning rate 0.001, --stop-min-lr 0.002",
-    ),
-    "epoch_decay": (
-        (
-            *("--lr-scheduler", "epoch_decay", "--decay-epochs", "1", "--decay-factor", "0.5"),
-            *("--stop-min-lr", "0.006"),
-        ),
-        12,
-        "learning rate 0.005, --stop-min-lr 0.006",
     ),
     "time": (("--stop-time-hours", "1e-9"), 1, r"[\d.e-]+ hours, --stop-time-hours 1e-09"),
     "two limits": (
@@ -130,24 +111,15 @@ def test_repeating_a_finished_training_does_nothing(train, tmp_path, caplog, nam
 
 RAISED = {
     "updates within an epoch": (("--max-update", "3"), ("--max-update", "13")),
-    "updates after an epoch": (("--max-update", "6"), ("--max-update", "13")),
     "epochs": (("--max-epoch", "1"), ("--max-epoch", "3")),
     "patience": (("--patience", "1", *UNSTABLE), ("--patience", "3", *UNSTABLE)),
     "patience and updates": (
         ("--patience", "2", "--max-update", "8", *UNSTABLE),
         ("--patience", "2", *UNSTABLE),
     ),
-    "plateau": (
-        (*PLATEAU, *UNSTABLE, "--lr-patience", "1", "--max-epoch", "3"),
-        (*PLATEAU, *UNSTABLE, "--lr-patience", "1", "--max-epoch", "5"),
-    ),
     "plateau and rate": (
         (*PLATEAU, *UNSTABLE, "--stop-min-lr", "0.06"),
         (*PLATEAU, *UNSTABLE, "--stop-min-lr", "0.03"),
-    ),
-    "rate within an epoch": (
-        (*BY_UPDATES, "--stop-min-lr", "0.0055", "--max-update", "4"),
-        (*BY_UPDATES, "--stop-min-lr", "0.0055"),
     ),
     "validation in every second epoch": (
         (*PLATEAU, *UNSTABLE, "--validate-interval", "2", "--max-update", "18"),

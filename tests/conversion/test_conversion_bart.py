@@ -187,16 +187,6 @@ def test_fairseqs_own_interface_loads_it(converted):
     assert bart.decode(bart.encode(text)) == text
 
 
-def test_the_result_says_what_was_made(converted):
-    result = converted.result
-    assert result.arch == "bart_base"
-    assert result.options["encoder_layers"] == 2
-    assert result.options["decoder_ffn_embed_dim"] == 20
-    assert result.words == converted.model.config.vocab_size
-    assert result.parameters == converted.model.num_parameters()
-    assert result.notes == []
-
-
 @pytest.fixture(scope="module")
 def small(tmp_path_factory):
     """A folder to change."""
@@ -235,17 +225,13 @@ def assert_refused(folder, match, **options):
     ("config", "match"),
     [
         ({"normalize_before": True}, "`normalize_before` is true, but fairseq's BART is as with f"),
-        ({"normalize_embedding": False}, "`normalize_embedding` is false, but fairseq's BART is"),
         ({"decoder_start_token_id": 0}, "`decoder_start_token_id` is 0, but .* is as with 2"),
-        ({"tie_word_embeddings": False}, "`tie_word_embeddings` is false"),
         ({"d_model": "16"}, '`d_model` must be a number, but is "16"'),
-        ({"encoder_layers": None}, "`encoder_layers` must be a number, but is null"),
         (
             {"activation_function": "swish"},
             "`activation_function` must be gelu or relu or tanh or gelu_new, but is swish",
         ),
         ({"encoder_layers": 3}, "it lacks encoder.layers.2.fc1.bias, .* and 13 more"),
-        ({"decoder_layers": 1}, "it has no place for decoder.layers.1.encoder_attn"),
         (
             {"max_position_embeddings": 40},
             r"its options say: encoder.embed_positions.weight \[32, 16\] in place of \[42, 16\], ",

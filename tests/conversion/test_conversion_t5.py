@@ -223,19 +223,6 @@ def test_checkpoint_carries_dictionary_and_subwords(pieces, tmp_path):
     assert converted.notes == []
 
 
-def test_weights_that_find_no_room_are_reported_in_one_line(pieces, tmp_path, monkeypatch):
-    def fail(state, path):
-        raise RuntimeError(
-            "PytorchStreamWriter failed writing file data/0: file write failed\nmore"
-        )
-
-    folder = save(make_model("t5"), tmp_path / "hf", pieces)
-    monkeypatch.setattr("fairseq_mm.conversion.t5.torch.save", fail)
-    with pytest.raises(UserError, match=r"fairseq: cannot be written \(PytorchStreamWriter.*\)\.$"):
-        convert_t5(str(folder), str(tmp_path / "fairseq"))
-    assert [path.name for path in tmp_path.iterdir()] == ["hf"]
-
-
 def test_parts_in_several_files_and_older_formats_are_read(pieces, tmp_path):
     theirs = make_model("t5")
     theirs.save_pretrained(tmp_path / "parts", max_shard_size="3KB")
@@ -344,29 +331,13 @@ MISTAKES = {
         lambda folder: change_config(folder, feed_forward_proj="gated-silu"),
         r"`feed_forward_proj` must be relu or gated-gelu, but is 'gated-silu'\.$",
     ),
-    "another start": (
-        lambda folder: change_config(folder, decoder_start_token_id=2),
-        r"`decoder_start_token_id` must be 0, but is 2\.$",
-    ),
     "sizes that cannot be": (
         lambda folder: change_config(folder, relative_attention_num_buckets=6),
         r"--relative-buckets must be a multiple of 4\b.*, but is 6\.$",
     ),
-    "other sizes": (
-        lambda folder: change_config(folder, d_ff=20),
-        r"has other shapes than its options say: \S+ \[\d+, \d+\] in place of \[\d+, \d+\]",
-    ),
     "more layers": (
         lambda folder: change_config(folder, num_layers=4),
         r"lacks encoder\.layers\.3\.\S+, \S+, \S+ and \d more\.$",
-    ),
-    "fewer layers": (
-        lambda folder: change_config(folder, num_layers=2),
-        r"has no place for encoder\.block\.2\.\S+, \S+, \S+ and \d more\.$",
-    ),
-    "no embedding": (
-        lambda folder: change_weights(folder, lambda x: x.pop("shared.weight")),
-        r"lacks shared\.weight\.$",
     ),
     "two embeddings": (
         lambda folder: change_weights(

@@ -76,23 +76,6 @@ def test_options_that_are_not_plain_json_are_refused(checkpoint, tmp_path, chang
     assert [path.name for path in tmp_path.iterdir()] == ["a.pt"]
 
 
-def test_a_task_state_that_is_not_plain_json_is_refused(checkpoint, tmp_path):
-    for value, message in (
-        ({"x": torch.ones(1)}, r"`task_state\.x` must be plain JSON .* but is tensor"),
-        ({"x": (1, 2)}, r"`task_state\.x` must be plain JSON .* but is \(1, 2"),
-    ):
-        opened = Checkpoint.open(checkpoint)
-        opened.task_state = value
-        with pytest.raises(UserError, match=message):
-            export_checkpoint(opened, str(tmp_path / "out"))
-    inner: list = []
-    inner.append(inner)
-    opened.task_state = {"x": inner}
-    with pytest.raises(UserError, match="must be plain JSON"):
-        export_checkpoint(opened, str(tmp_path / "out"))
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_the_folder_must_be_new_or_empty(checkpoint, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     opened = Checkpoint.open(checkpoint)

@@ -120,3 +120,12 @@ def test_a_killed_upgrade_is_completed_by_the_next(prepared, monkeypatch, call):
             upgrade(prepared)
     assert upgrade(prepared) == 0
     check(prepared)
+
+
+def test_prompts_and_stories_of_unequal_length_are_one_line(tmp_path, capsys):
+    (tmp_path / "text").mkdir()
+    (tmp_path / "text" / "train.wp_source").write_text("a\nb\n")
+    (tmp_path / "text" / "train.wp_target").write_text("c\n")
+    assert upgrade(tmp_path) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.endswith("prompts, stories and ids must have equally many lines, but one has 1.")
