@@ -40,13 +40,11 @@ class Release(NamedTuple):
     """Official release of a dataset.
 
     Attributes:
-        kind: Kind of the release's data, a key of ``KINDS``.
-        module: Module that reads the release, with functions ``add_arguments(parser)`` and
-            ``read(args)``. Its docstring is the help text.
-        options: Names of the options about data that the release accepts, separated by spaces.
-        fixed_options: Names of the options whose value the release fixes, separated by spaces.
-        values: Dict from the name of an option to its fixed value, or to its default for the
-            release.
+        kind: Key of ``KINDS``.
+        module: Module with ``add_arguments(parser)`` and ``read(args)``; its docstring is the help.
+        options: Options about data that the release accepts.
+        fixed_options: Options whose value the release fixes.
+        values: Fixed value, or default for the release, by name of the option.
     """
 
     kind: str
@@ -217,14 +215,8 @@ def keys_in_stores(
 ) -> tuple[dict[str, str], dict[str, str]]:
     """Find images in feature stores.
 
-    Args:
-        names: Names of images.
-        paths: Paths of the stores.
-        by_stem: True if the name ``12`` also matches a store's id such as ``a/12.jpg``.
-
-    Returns:
-        keys: Dict from the name of each image that a store has to its id in the store.
-        missing: Dict from the name of each image that no store has to the reason, for messages.
+    With ``by_stem``, the name ``12`` also matches an id such as ``a/12.jpg``. Return the id of each
+    image that a store has, and the reason for each that no store has.
     """
     from fairseq_mm.data.feature_store import open_features
 

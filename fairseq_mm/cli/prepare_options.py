@@ -118,15 +118,12 @@ class Kind(NamedTuple):
     """Kind of data that ``fairseq-mm prepare`` accepts, such as captions.
 
     Attributes:
-        task: Name of the fairseq task that reads the data.
         module: Module whose docstring shows the format of the user's own JSON lines.
-        writer: Function from the parsed command line to a writer of data folders.
         tokenizers: Dict from the name of a tokenizer to its description for the help text.
         tokenizer: Name of the default tokenizer; None if the default depends on other options.
         threshold: Default of ``--threshold``.
-        text_options: Names of options about text, such as ``--tokenizer``, separated by spaces.
-        own_options: Names of options for the user's own data, such as ``--keys``, separated by
-            spaces.
+        text_options: Options about text, separated by spaces.
+        own_options: Options for the user's own data, separated by spaces.
     """
 
     task: str
@@ -139,11 +136,7 @@ class Kind(NamedTuple):
     own_options: str = "--keys --features --missing"
 
     def defaults(self) -> dict[str, Any]:
-        """Return defaults of ``fairseq-mm prepare`` for this kind of data, by name.
-
-        They include settings that have no option. For a published release of a dataset, such as
-        COCO, the caller may replace some defaults.
-        """
+        """Return defaults, also of settings without an option; a release may replace some."""
         return {
             "tokenizer": self.tokenizer,
             "default_threshold": self.threshold,
@@ -159,15 +152,8 @@ class Kind(NamedTuple):
 def add_options(
     parser: Any, kind: Kind, options: Iterable[str], settled: Mapping[str, Any]
 ) -> None:
-    """Add options of the table ``OPTIONS`` to a parser or a group.
-
-    Args:
-        parser: Parser or group.
-        kind: Kind of the data, whose nouns and tokenizers the help texts name.
-        options: Options to add: keys of ``OPTIONS``, or ``--tokenizer``.
-        settled: Defaults that the help texts name: the result of :meth:`Kind.defaults`, with the
-            changes of a published release.
-    """
+    """Add options of the table ``OPTIONS``, or ``--tokenizer``, to a parser or a group; ``settled``
+    are the defaults that the help texts name."""
     # the same option concerns images of captions, but videos of summaries
     table = kind.module.TABLE
     names = {
@@ -191,11 +177,7 @@ def _vocabulary(args: argparse.Namespace, text: str, **options: Any) -> Vocabula
 
 
 def _common(args: argparse.Namespace, **settings: object) -> dict[str, Any]:
-    """Return the keyword arguments that every writer of data folders accepts.
-
-    The argument ``settings`` of the writer is the dict of this function's keyword arguments, which
-    the writer records in prepare.json.
-    """
+    """Return the arguments that every writer accepts, with ``settings`` for prepare.json."""
     workers = getattr(args, "workers", 1)
     return {"settings": settings, "skip_empty": args.skip_empty, "workers": workers}
 

@@ -94,11 +94,8 @@ _FILLER = re.compile(r"madeupword\d+")
 def convert_bart(folder: str, output: str) -> ConvertedPretrained:
     """Convert Hugging Face's BART to fairseq's format, and return a summary of the conversion.
 
-    Args:
-        folder: Folder of Hugging Face's BART: ``config.json``, ``model.safetensors`` or
-            ``pytorch_model.bin``, ``vocab.json`` and ``merges.txt`` or ``tokenizer.json``.
-        output: Folder to write: ``model.pt``, ``dict.txt``, ``encoder.json``, ``vocab.bpe``,
-            ``subwords.json``.
+    ``folder`` has ``config.json``, ``model.safetensors`` or ``pytorch_model.bin``, and
+    ``vocab.json`` with ``merges.txt`` or ``tokenizer.json``.
     """
     config = read_config(folder)
     path = os.path.join(folder, "config.json")
@@ -242,10 +239,9 @@ class BartVocabulary(NamedTuple):
     """Vocabulary of a BART.
 
     Attributes:
-        symbols: Symbols of fairseq's dictionary in the order of the embeddings; special symbols and
-            ``<mask>`` are included.
+        symbols: fairseq's symbols in the order of the embeddings, special ones and ``<mask>`` too.
         encoder: GPT-2's number of each BPE token, which replaces the token in fairseq's texts.
-        merges: Pairs of tokens that the BPE merges, in the order of the merges.
+        merges: Pairs of tokens that the BPE merges, in their order.
     """
 
     symbols: list[str]
@@ -254,12 +250,7 @@ class BartVocabulary(NamedTuple):
 
 
 def read_huggingface_vocabulary(folder: str, rows: int) -> BartVocabulary:
-    """Read the vocabulary of Hugging Face's BART.
-
-    Args:
-        folder: Folder with ``vocab.json`` and ``merges.txt``, or only ``tokenizer.json``.
-        rows: Number of embeddings.
-    """
+    """Read the vocabulary of Hugging Face's BART with so many rows of embeddings."""
     try:
         pieces, merges = _read_tokenizer(folder)
         by_row = {row: piece for piece, row in pieces.items()}

@@ -16,11 +16,7 @@ from fairseq_mm.errors import UserError
 
 
 def checkpoint_config(state: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the config of a checkpoint as nested dictionaries.
-
-    ``state`` is the content of the checkpoint. The result is empty for checkpoints of fairseq
-    before 0.10, which have ``args`` instead of a config.
-    """
+    """Return the config of a checkpoint as nested dictionaries; empty before fairseq 0.10."""
     cfg = state.get("cfg")
     if isinstance(cfg, DictConfig):
         cfg = OmegaConf.to_container(cfg)
@@ -28,12 +24,7 @@ def checkpoint_config(state: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def checkpoint_options(state: Mapping[str, Any], path: str) -> tuple[str, dict[str, Any]]:
-    """Return the ``--arch`` of a checkpoint of fairseq, and the model's options that are not None.
-
-    Args:
-        state: Content of the checkpoint.
-        path: Path of the checkpoint, for messages.
-    """
+    """Return the ``--arch`` of a checkpoint, and the model's options that are not None."""
     options: dict[str, Any] = {}
     for part in (checkpoint_config(state).get("model"), state.get("args")):
         # models without a dataclass have a Namespace in cfg, too
@@ -49,8 +40,7 @@ def checkpoint_options(state: Mapping[str, Any], path: str) -> tuple[str, dict[s
 def read_foreign_checkpoint(path: str) -> dict[str, Any]:
     """Read a dictionary that ``torch.save`` has written, with its tensors on the CPU.
 
-    Args:
-        path: Path of the file, or of the ``model.safetensors`` of a model folder.
+    ``path`` may be the ``model.safetensors`` of a model folder.
     """
     if not os.path.isfile(path):
         raise UserError(f"{path}: no such checkpoint.")
@@ -99,13 +89,8 @@ class _PlainUnpickler(pickle.Unpickler):
 def read_plain_pickle(path: str, *, stand_ins: Collection[tuple[str, str]] = ()) -> Any:
     """Read a pickle of containers, numbers and options without running code.
 
-    Args:
-        path: Path of the pickle.
-        stand_ins: Module and name of further classes, whose objects are read as a Namespace.
-
-    Returns:
-        Content of the pickle. Byte strings of Python 2 are decoded as Latin-1;
-        :func:`repaired_text` repairs UTF-8 strings.
+    Objects of the classes ``stand_ins`` (module, name) are read as a Namespace. Byte strings of
+    Python 2 are decoded as Latin-1, see :func:`repaired_text`.
     """
     try:
         with open(path, "rb") as file:
@@ -118,10 +103,7 @@ def read_plain_pickle(path: str, *, stand_ins: Collection[tuple[str, str]] = ())
 
 
 def repaired_text(text: str) -> str:
-    """Repair a text that is UTF-8, but was decoded as Latin-1, as in a pickle of Python 2.
-
-    A text that is not UTF-8 is returned unchanged.
-    """
+    """Repair UTF-8 that was decoded as Latin-1, as in a pickle of Python 2."""
     try:
         return text.encode("latin1").decode("utf-8")
     except UnicodeError:  # it was text already

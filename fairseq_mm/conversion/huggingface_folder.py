@@ -20,7 +20,6 @@ class ConvertedPretrained:
     """Summary of a conversion of BART or T5 from Hugging Face's format.
 
     Attributes:
-        arch: fairseq's ``--arch`` for the model.
         options: Options of fairseq's model that differ from the defaults of ``arch``.
         parameters: Number of weights.
         words: Number of words in the dictionary, with special symbols.

@@ -25,9 +25,8 @@ def checkpoint_state(arguments: Sequence[str], weights: Mapping[str, Tensor]) ->
 
     The checkpoint can be used for generation, ``--restore-file`` and ``--finetune-from-model``.
 
-    Args:
-        arguments: Arguments of fairseq-train for a training of this model: data folder, ``--task``,
-            ``--arch`` and the options that differ from their defaults.
+    ``arguments`` are data folder, ``--task``, ``--arch`` and the options that differ from their
+    defaults.
     """
     parser = options.get_training_parser()
     args = options.parse_args_and_arch(parser, input_args=list(arguments))
@@ -42,15 +41,8 @@ def checkpoint_state(arguments: Sequence[str], weights: Mapping[str, Tensor]) ->
 def checkpoint_of_config(
     cfg: Mapping[str, Any], weights: Mapping[str, Tensor], *, optimizer: str, num_updates: int = 0
 ) -> dict[str, Any]:
-    """Build the content of a checkpoint from weights and a config.
-
-    Args:
-        cfg: Config of fairseq-train as nested dictionaries.
-        weights: State dict of the model.
-        optimizer: Name of the optimizer's class in fairseq, for the checkpoint's
-            ``optimizer_history``.
-        num_updates: Number of updates of the training, for the checkpoint's ``optimizer_history``.
-    """
+    """Build the content of a checkpoint from weights and a config of fairseq-train; ``optimizer``
+    is the name of its class in fairseq."""
     return {
         "args": None,  # the place of the options before fairseq 0.10, which fairseq still looks up
         "cfg": cfg,
@@ -82,12 +74,8 @@ def save_checkpoint(content: Mapping[str, Any], path: str) -> None:
 
 
 def check_tensors(tensors: Mapping[str, Tensor], expected: Mapping[str, Any], path: str) -> None:
-    """Raise UserError if converted tensors are not those of the model that is to hold them.
-
-    Args:
-        expected: State dict of the model, or its shapes by name.
-        path: Path of the files that were converted.
-    """
+    """Raise UserError if converted tensors are not those of ``expected``, the state dict of the
+    model that is to hold them or its shapes by name."""
     shapes = {name: tuple(getattr(x, "shape", x)) for name, x in expected.items()}
     found = {name: tuple(x.shape) for name, x in tensors.items()}
     for title, names in (

@@ -95,9 +95,8 @@ def read_released_visual_stories(
 ) -> ReleasedModel:
     """Read a released model of visual stories, and rename its weights for this package.
 
-    Args:
-        path: Path of ``encoder-N.pkl``, with ``decoder-N.pkl`` in the same folder.
-        vocabulary: Path of the vocabulary; by default ``vocab.pkl`` in the same folder.
+    ``path`` is ``encoder-N.pkl``, with ``decoder-N.pkl`` and, by default, the vocabulary
+    ``vocab.pkl`` in the same folder.
     """
     folder, name = os.path.split(path)
     decoder = os.path.join(folder, name.replace("encoder", "decoder"))

@@ -60,20 +60,13 @@ class ReleasedModel:
     """Model of an author's released code, whose weights have been renamed for this package.
 
     Attributes:
-        path: Path of the released file.
-        arch: ``--arch`` of the model in this package.
-        options: Options of the model in this package.
-        criterion: Options of the training criterion in this package.
+        arch: ``--arch``, with the ``options`` of the model and of the ``criterion``.
         words: Words of the dictionary in the order of the embedding, without special symbols.
-        weights: Weights by the names of this package.
         tensors: Number of tensors in the released file.
-        tokenizer: Options of ``fairseq-mm prepare captions`` that split sentences into words as the
-            released code does; empty if there are none.
+        tokenizer: Options of ``fairseq-mm prepare captions`` that split sentences as the released
+            code does; empty if there are none.
         notes: Omissions and differences of the conversion, one sentence each.
         cnn_type: torchvision's name of the image network in the file; empty without a network.
-        cnn: Weights of the image network by torchvision's names.
-        task: ``--task`` in this package.
-        criterion_name: ``--criterion`` in this package.
         image_weight: Name of the weight that multiplies image features; its number of columns is
             the feature dimension.
         rows_per_image: Number of regions per image; None if the model accepts any number.
@@ -108,9 +101,7 @@ def is_numpy_archive(path: str) -> bool:
 def read_released_vse(path: str) -> ReleasedModel:
     """Read a model of the released code of Kiros et al. 2014, and rename its weights.
 
-    Args:
-        path: Path of the file ``X.npz``, whose folder must also have ``X.npz.pkl`` and
-            ``X.npz.dictionary.pkl``.
+    The folder must also have ``X.npz.pkl`` and ``X.npz.dictionary.pkl``.
     """
     options = read_plain_pickle(f"{path}.pkl")
     kind = options.get("encoder") if isinstance(options, dict) else None
@@ -158,11 +149,7 @@ def read_released_vse(path: str) -> ReleasedModel:
 
 
 def read_margin(options: Mapping[str, Any], path: str) -> float:
-    """Return the option ``margin`` of a training with a ranking loss; 0.2 if it is missing.
-
-    Args:
-        options: Options of the released training.
-    """
+    """Return the option ``margin`` of a training with a ranking loss (default: 0.2)."""
     margin = options.get("margin", 0.2)
     if not isinstance(margin, (int, float, np.number)) or not 0 < margin < float("inf"):
         raise UserError(f"{path}: `margin` must be a number above 0, but is {margin!r}.")
@@ -172,12 +159,8 @@ def read_margin(options: Mapping[str, Any], path: str) -> float:
 def known_words(by_number: Mapping[int, str], notes: list[str]) -> tuple[list[int], list[str]]:
     """Select the words that fairseq's dictionary can contain.
 
-    Args:
-        by_number: Dict from the row of the embedding to its word.
-        notes: List to which a sentence about omitted words is appended.
-
-    Returns:
-        Rows of the selected words in ascending order, and the words in the same order.
+    ``by_number`` has the word of each row of the embedding. Return the selected rows in ascending
+    order, and their words; ``notes`` get a sentence about the others.
     """
     rows, words, impossible = [], [], []
     for number, word in sorted(by_number.items()):
@@ -201,15 +184,14 @@ def word_table(
     """Build the word embedding of a converted model: V words, E dimensions.
 
     Args:
-        words: [V, E] vectors of the words.
-        end: [E] vector of the end token, which is read after the words.
-        unknown: [E] vector of unknown words.
-        begin: [E] vector of the start token, which is read before the words; None if the model
-            reads no start token.
+        words: [V, E]
+        end: [E], read after the words.
+        unknown: [E]
+        begin: [E], read before the words; None if the model reads no start token.
 
     Returns:
         [4 + V, E] in the order of fairseq's dictionary: start token, padding, end token, unknown,
-        words. Vectors of padding, and of a start token that is not read, are zero.
+        words. Vectors that are not read are zero.
     """
     zeros = torch.zeros_like(end)  # for padding, and for a start token that is never read
     special = [zeros if begin is None else begin, zeros, end, unknown]

@@ -44,10 +44,7 @@ def read_released_vsepp(
 ) -> ReleasedModel:
     """Convert the content of a checkpoint of VSE++ to a model of this package.
 
-    Args:
-        path: Path of the checkpoint, for messages.
-        state: Content of the checkpoint.
-        vocabulary: Path of the model's vocabulary; None if the user has not given it.
+    ``path`` is for messages; ``vocabulary`` is None if the user has not given it.
     """
     options = _read_options(state["opt"], path)
     # the counters of batch normalisation are integers and stay so

@@ -57,15 +57,8 @@ _RUNGS = {
 
 
 class FairseqStories(NamedTuple):
-    """Content of a checkpoint of fairseq's ``fconv_self_att``.
-
-    Attributes:
-        path: Path of the checkpoint.
-        arch: ``--arch`` of the checkpoint.
-        options: Options of task and model with which the model was trained.
-        weights: Weights by fairseq's names.
-        num_updates: Number of updates for which the model was trained.
-    """
+    """Content of a checkpoint of fairseq's ``fconv_self_att``: options of task and model, weights
+    by fairseq's names."""
 
     path: str
     arch: str
@@ -97,8 +90,6 @@ class ConvertedStories:
     """Result of the conversion of a story model.
 
     Attributes:
-        arch: ``--arch`` of the new checkpoint.
-        options: Options of the new model.
         frozen_options: Options of a fusion model's pretrained model; None without fusion.
         parameters: Number of weights.
         state: Content of the new checkpoint.
@@ -114,12 +105,7 @@ class ConvertedStories:
 
 
 def fairseq_stories(path: str, state: Mapping[str, Any]) -> FairseqStories:
-    """Read the options and weights in the content of a checkpoint of ``fconv_self_att``.
-
-    Args:
-        path: Path of the checkpoint, for messages.
-        state: Content of the checkpoint.
-    """
+    """Read options and weights in the content of a checkpoint of ``fconv_self_att``."""
     weights = state.get("model")
     options: dict[str, Any] = {}
     cfg = checkpoint_config(state)
@@ -161,13 +147,10 @@ def convert_stories(
     """Convert a checkpoint of ``fconv_self_att`` to ``conv_story``.
 
     Args:
-        checkpoint: Checkpoint of a model with or without fusion.
-        source_dictionary: Dictionary of the prompts.
         compat: ``released`` for a model that computes exactly what fairseq's model computes;
             ``none`` for a model that does not attend to the prompt's padding.
-        pretrained: Checkpoint of the frozen pretrained model that a fusion model contains. Options
-            that weights do not show, such as dropout, are read from it; if None, the fusion model's
-            options are used.
+        pretrained: Checkpoint of the model that a fusion model contains, for options that weights
+            do not show, such as dropout; by default the fusion model's are used.
     """
     notes: list[str] = []
     options = _options(checkpoint, notes, layers_from_weights=False)
@@ -355,11 +338,8 @@ def _default_config(config: type) -> dict[str, Any]:
 def load_story_dictionaries(
     files: tuple[str, str], types: tuple[int, int], checkpoint: str
 ) -> tuple[Dictionary, Dictionary]:
-    """Load the dictionaries of a story model; return the prompts' and the stories' dictionary.
-
-    ``types`` are the vocabulary sizes of the model for prompts and for stories, special symbols
-    included; ``checkpoint`` is the path of the model's checkpoint, for messages.
-    """
+    """Load the dictionaries of prompts and stories; ``types`` are their sizes in the model, special
+    symbols included."""
     source, target = map(load_dictionary, files)
     for file, dictionary, expected in zip(files, (source, target), types):
         if len(dictionary) != expected:

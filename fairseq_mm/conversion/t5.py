@@ -52,11 +52,7 @@ def t5_dictionary(pieces: bytes, num_rows: int, path: str, notes: list[str]) -> 
     white space or is already in the dictionary is renamed to ``<row_N>`` with the number N of its
     row in the embedding; unused rows have such names, too.
 
-    Args:
-        pieces: Content of the sentencepiece model.
-        num_rows: Number of rows of the embedding.
-        path: Path of the sentencepiece model, for messages.
-        notes: List to which a sentence is appended if ``<s>`` takes the row of ``<extra_id_0>``.
+    ``pieces`` is the content of the sentencepiece model, ``num_rows`` the rows of the embedding.
     """
     import sentencepiece
 
@@ -122,11 +118,8 @@ _PROJECTIONS = {"query_proj": "q", "key_proj": "k", "value_proj": "v", "output_p
 def convert_t5(folder: str, output: str) -> ConvertedPretrained:
     """Convert Hugging Face's T5 to ``--arch t5``, and return a summary of the conversion.
 
-    Args:
-        folder: Folder of Hugging Face's T5: ``config.json``, ``model.safetensors`` or
-            ``pytorch_model.bin``, and ``spiece.model``.
-        output: Folder to write: ``model.pt``, ``dict.txt``, ``sentencepiece.model``,
-            ``subwords.json``.
+    ``folder`` has ``config.json``, ``model.safetensors`` or ``pytorch_model.bin``, and
+    ``spiece.model``.
     """
     config = read_config(folder)
     path = os.path.join(folder, "config.json")
@@ -210,15 +203,8 @@ def _convert_config(config: Mapping[str, Any], path: str) -> dict[str, Any]:
 def _pop_own_output(
     config: Mapping[str, Any], weights: dict[str, Tensor], embedding: Tensor, notes: list[str]
 ) -> Any:
-    """Remove the output layer from ``weights``, and return the output layer for ``--arch t5``.
-
-    Args:
-        embedding: [V, D] embedding of the model.
-
-    Returns:
-        None if the model both shares and scales; otherwise [V, D] weights of the output layer,
-        multiplied by the scale if the model scales.
-    """
+    """Remove the output layer [V, D] from ``weights``, and return it, multiplied by the scale if
+    the model scales; None if the model both shares and scales."""
     is_scaled = config.get("scale_decoder_outputs")
     if is_scaled is None:  # transformers before 5 scale if, and only if, the embeddings are tied
         is_scaled = config.get("tie_word_embeddings") is not False

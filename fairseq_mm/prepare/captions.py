@@ -45,11 +45,6 @@ TEXT_TABLE = FieldTable(
 
 
 def captioned_image(key: str, captions: list[str], where: str) -> Example:
-    """Return the example of an image with its captions.
-
-    ``key`` is the image's key in the feature store. ``where``, such as ``path:line``, says in
-    messages from where the captions were read.
-    """
     return Example({"captions": captions}, where, key, [key])
 
 

@@ -19,18 +19,11 @@ POLICIES = ("refuse", "drop", "keep")  # for examples whose images or videos are
 
 
 class Field(NamedTuple):
-    """Required field of an example.
-
-    Attributes:
-        name: Name of the field in the user's JSON lines.
-        many: True for a list of texts, False for one text.
-        may_be_file: True if the field may contain the name of a text or subtitle file.
-        remedy: End of the error message about an empty text.
-    """
+    """Required field of an example; ``remedy`` ends the message about an empty text."""
 
     name: str
-    many: bool = False
-    may_be_file: bool = False
+    many: bool = False  # a list of texts
+    may_be_file: bool = False  # the name of a text or subtitle file
     remedy: str = ""
 
 
@@ -38,18 +31,12 @@ class FieldTable(NamedTuple):
     """Fields of a task's examples, and the nouns for them in messages.
 
     Attributes:
-        kind: Kind of data, such as ``captions``, which is recorded in ``prepare.json``.
-        noun: Noun for an example, such as ``image`` or ``story``.
-        nouns: Plural of ``noun``.
-        groups: Plural noun, such as ``albums``, for the groups of examples that stay in one split
-            when splits are sampled.
-        texts: Text fields.
-        visual: Field of the images or of the video; None for a task without them.
+        groups: Plural noun for the examples that stay in one split when splits are drawn.
+        visual: Field of the images or of the video.
         uniform: Optional fields that must be in all lines or in none.
         id_is_key: True if ``id`` is the key of the image or video in the feature store.
         repeated: End of the error message about two examples with the same id.
-        streamed: True if examples are read anew at each iteration, since they do not fit into
-            memory.
+        streamed: True if examples are read anew at each iteration, since memory is too small.
         may_be_plain: True if .txt files with one text per line are accepted.
     """
 
@@ -80,16 +67,12 @@ class Example:
     """One example before tokenization.
 
     Args:
-        texts: Dict from the name of a text field to its texts, such as the captions of an image or
-            the sentences of a story.
-        where: Position of the example in the input, for messages: ``path:line``, or the path if the
-            line is not known.
-        id: Id of the image, video or story; None for a pair of prompt and story without id.
+        texts: Dict from the name of a text field to its texts.
+        where: ``path:line`` in the input, or the path alone, for messages.
         visual: Keys of the example's images or video in the feature store, in order.
-        group: Name of the group of examples that must be in one split, such as an album or a
-            prompt; None if the example is a group of its own.
-        places: Dict from the name of a text field to its position in the input, for fields whose
-            position differs from ``where``.
+        group: Name of the examples that must be in one split, such as an album or a prompt; None
+            if the example is a group of its own.
+        places: ``where`` of a text field, if it differs.
     """
 
     texts: dict[str, list[str]]
@@ -100,8 +83,7 @@ class Example:
     places: dict[str, str] = field(default_factory=dict)
 
     def draw_key(self, seed: int) -> str:
-        """Return a hash of ``seed`` and the example's group, such as its album. :meth:`Corpus.draw`
-        samples the groups with the smallest hashes."""
+        """Return a hash of seed and group; :meth:`Corpus.draw` takes the smallest."""
         # A digest of seed and group, since hash() differs between processes: the sample then
         # depends neither on the order of the file nor on the version of Python.
         group = self.id if self.group is None else self.group
@@ -109,12 +91,7 @@ class Example:
 
 
 class Streamed:
-    """Examples that are read anew at each iteration, since they do not fit into memory.
-
-    Args:
-        read: Function that returns all examples; each iteration calls it.
-        length: Number of examples.
-    """
+    """Examples that ``read`` reads anew at each iteration, since they do not fit into memory."""
 
     def __init__(self, read: Callable[[], Iterable[Example]], length: int) -> None:
         self._read = read
@@ -135,28 +112,24 @@ class Corpus:
     """Examples of a data set by split, with notes and counts of the function that read them.
 
     Args:
-        table: Field table of the task.
         name: Name of the data set; ``own`` for a user's own data.
-        division: Name of the division of the data set into splits; scores on different divisions
-            are not comparable.
-        splits: Dict from split (train, valid, test) to examples, in the order of the files.
+        division: Name of the division into splits; scores on different divisions are not
+            comparable.
+        splits: Dict from split to examples, in the order of the files.
         files: Paths of the files that were read.
         options: Options with which the data was read, for ``prepare.json``.
         published: Dict from split to the number of examples that the authors of the data set state.
-        further_references: Dict from split to visual stories that are no examples, but still serve
-            as references of their album.
+        further_references: Dict from split to visual stories that are no examples, but references
+            of their album.
         missing: Dict from the key of an image or video to the reason why it cannot be used.
-        counts: Dict from split to its counts from reading, a dict from name to number.
+        counts: Dict from split to its counts from reading.
         exceptions: Dict from the description of a kind of irregular examples to their ids.
-        notes: One-line notes for the user.
-        vocabulary_deviations: Function that returns a message for each dictionary whose size
-            differs from the published size; None if no sizes were published. The arguments are the
-            options of the preparation, and a dict from the file name of a dictionary to its number
-            of types.
-        write_features: Function that writes the features of the release, and returns a line for the
-            user; None if the release has no features. The arguments are the data folder and a
-            temporary folder, whose files are moved to the data folder when all are complete.
-        features_written: The line that ``write_features`` returned.
+        vocabulary_deviations: Function of the preparation's options and the types of each
+            dictionary, by file name; returns a message for each size that is not the published one.
+        write_features: Function of the data folder, and of a temporary folder whose files are moved
+            there when all are complete; writes the features of the release, and returns a line for
+            the user.
+        features_written: That line.
     """
 
     table: FieldTable
@@ -195,8 +168,7 @@ class Corpus:
         ]
 
     def add_exception(self, what: str, ids: list[str]) -> None:
-        """Add the ids of irregular examples to ``exceptions``, unless the list is empty. ``what``
-        describes the examples, such as ``"listed without captions"``."""
+        """Add ids to ``exceptions``, unless the list is empty."""
         if ids:
             self.exceptions[what] = ids
 
@@ -256,10 +228,9 @@ class Corpus:
 
         Args:
             missing: Dict from the key of a missing image or video to the reason.
-            policy: ``drop`` leaves out every example that lacks an image or its video; visual
-                stories that are left out still serve as references of their album. ``keep``, which
-                only visual stories allow, leaves out the stories that lack all of their images.
-                ``refuse`` raises UserError if an example lacks an image or its video.
+            policy: ``drop`` leaves out every example that lacks one; visual stories stay as
+                references of their album. ``keep`` leaves out visual stories that lack all images.
+                ``refuse`` raises UserError.
         """
         table = self.table
         if policy == "keep" and table.id_is_key:
@@ -312,8 +283,7 @@ class Corpus:
 
 
 def check_once(example: Example, seen: dict[str, str], table: FieldTable, remedy: str = "") -> None:
-    """Raise UserError if an earlier example has the id of ``example``.
-    ``seen`` maps the ids of earlier examples to their positions; the example's id is added."""
+    """Raise UserError if the example's id is in ``seen``, a dict to positions, and add it."""
     # pairs of prompt and story may lack an id: equal pairs are no mistake
     if example.id is not None and example.id in seen:
         raise UserError(

@@ -113,10 +113,7 @@ def partial_folder(
     of an earlier run that was killed while they were moved are moved first.
 
     Args:
-        output: Data folder.
-        files: Paths, relative to ``output``, of the files that are replaced or removed; other files
-            in ``output`` stay.
-        kind: Kind of data, such as ``captions``.
+        files: Paths in ``output`` that are replaced or removed; other files stay.
         overwrite: Allow to replace prepared data of the same kind.
     """
     output = Path(os.path.abspath(output))

@@ -24,8 +24,6 @@ def read_jsonl(table: FieldTable, paths: Paths, *, keys: str = "name") -> Corpus
     """Read a user's own examples.
 
     Args:
-        table: Field table of the task. Each line must have the required fields of the task. The
-            fields ``table.uniform`` and ``split`` must be in all lines or in none.
         paths: Dict from split to files that have only examples of this split. In files under the
             key None, each line has the field ``split``; without it, all lines belong to train.
         keys: Part of the path of an image or video that is its key in the feature store: ``name``
@@ -61,11 +59,7 @@ def read_jsonl(table: FieldTable, paths: Paths, *, keys: str = "name") -> Corpus
 
 
 def make_visual_key(path: str, keys: str) -> str:
-    """Return the key in a feature store of the image or video file ``path``.
-
-    ``keys`` is ``name`` for the file name, ``stem`` for the name without suffix, ``path`` for the
-    path itself.
-    """
+    """Return the key of an image or video file in a feature store, see :func:`read_jsonl`."""
     file = PurePosixPath(path)
     return {"name": file.name, "stem": file.stem, "path": path}[keys]
 
@@ -82,8 +76,7 @@ class _Reader:
         self.number = 0
 
     def examples(self, paths: Paths) -> Iterator[tuple[str, Example]]:
-        """Yield the split and the example of each line, file by file; for ``paths`` see
-        :func:`read_jsonl`."""
+        """Yield the split and the example of each line, file by file."""
         split_paths = [(split, path) for split, files in paths.items() for path in files]
         for file_split, path in split_paths:
             for number, line in read_lines(path):
@@ -170,11 +163,9 @@ def _parse(table: FieldTable, line: str, where: str) -> dict[str, Any]:
 def text_or_file(entry: dict[str, Any], name: str, folder: Path, where: str = "") -> str:
     """Return the text of a field, or the text of the file that the field names.
 
-    The field may be a file name: it ends in ``.srt``, ``.vtt`` or ``.txt``, is one word with a
-    suffix, or names an existing file. In its place, the field ``NAME_file`` may name a file. Raise
-    UserError if the file is no transcript or cannot be read.
-    The file's path is relative to ``folder``. ``where`` is the ``path:line`` of the JSON line, for
-    messages; empty if the caller adds it.
+    The field is a file name if it ends in ``.srt``, ``.vtt`` or ``.txt``, is one word with a
+    suffix, or names an existing file in ``folder``. In its place, the field ``NAME_file`` may
+    name a file.
     """
     value = entry.get(name)
     if value is not None and not (

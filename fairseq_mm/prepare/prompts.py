@@ -35,10 +35,7 @@ TABLE = FieldTable(
 class PromptWriter(FolderWriter):
     """Writer of a data folder of prompts (side ``wp_source``) and stories (``wp_target``).
 
-    :class:`FolderWriter` explains the other arguments.
-
-    Args:
-        story_words: Number of words to which stories are cut; 0 to write whole stories.
+    ``story_words`` is the number of words to which stories are cut; 0 for whole stories.
     """
 
     table = TABLE
@@ -120,10 +117,7 @@ class PromptWriter(FolderWriter):
             counts["prompts_in_train"] = len(self._prompts & self._training_prompts)
 
     def describe(self, counts: dict[str, int]) -> str:
-        """Return the counts of a split as text, with the mean lengths of prompts and uncut stories.
-
-        Table 1 of Fan et al. 2018 states these mean lengths.
-        """
+        """Return the counts as text, with the mean lengths of Fan et al. 2018, Table 1."""
         whole_stories = counts["story_words"] + counts["words_cut"]
         lengths = f"{counts['prompt_words'] / counts['pairs']:,.1f} words a prompt"
         lengths += f", {whole_stories / counts['pairs']:,.1f} a story"

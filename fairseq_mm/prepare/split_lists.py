@@ -38,11 +38,7 @@ def read_field(entry: object, name: str, where: str, kind: type = str) -> Any:
 def read_karpathy(path: Path, *, name: str, published: dict[str, int]) -> Corpus:
     """Read one of Karpathy's division files: ``dataset_coco.json``, ``dataset_flickr30k.json``.
 
-    Each element of the file's list ``images`` has ``filename``, which becomes the id, ``split`` and
-    ``sentences`` (each with ``raw`` and ``tokens``).
-
     Args:
-        path: Path of the division file.
         name: Expected value of the file's field ``dataset``.
         published: Dict from split to the published number of images.
     """
@@ -72,10 +68,7 @@ def read_karpathy(path: Path, *, name: str, published: dict[str, int]) -> Corpus
 
 
 def read_id_list(path: Path, *, parse_id: Optional[Callable[[str], str]] = None) -> list[str]:
-    """Read the ids of images from a file with one image per line.
-
-    ``parse_id`` turns a line into an id; with None the line is the id.
-    """
+    """Read ids, one per line; ``parse_id`` turns a line into an id."""
     lines_by_id: dict[str, int] = {}
     for number, line in read_lines(path):
         name = line.strip()
@@ -107,16 +100,8 @@ def split_files(pairs: list[str]) -> dict[str, Path]:
 def select_splits(
     corpus: Corpus, captions: dict[str, Example], lists: dict[str, list[str]]
 ) -> None:
-    """Fill ``corpus.splits`` according to lists of images, and add to ``corpus.exceptions``.
-
-    The exceptions are images in a list that have no captions, images with captions that are in no
-    list, and ids that are no image names.
-
-    Args:
-        corpus: Corpus without splits, which is changed.
-        captions: Dict from the id of an image to the example with its captions.
-        lists: Dict from split to the ids of its images.
-    """
+    """Fill ``corpus.splits`` by lists of ids; images without captions, captions of no list and ids
+    that are no image names become ``corpus.exceptions``."""
     listed = set()
     for split, ids in lists.items():
         examples = [captions[key] for key in ids if key in captions]

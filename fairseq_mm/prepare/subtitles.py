@@ -110,10 +110,7 @@ def _parse_cues(lines: list[str]) -> list[list[str]]:
 
 
 def _is_name(lines: list[str], is_webvtt: bool) -> bool:
-    """Return True if the last of ``lines`` is the number or name of the next cue, not spoken text.
-
-    ``lines`` are the lines between the times of two cues. Names are possible only in WebVTT.
-    """
+    """Return True if the last of the lines between two times is the number or name of a cue."""
     if not lines or not lines[-1].strip():
         return False
     after_blank = len(lines) > 1 and not lines[-2]
@@ -127,12 +124,8 @@ def _split_words(line: str) -> list[str]:
 
 
 def _repeated_words(before: list[list[str]], cue: list[list[str]]) -> int:
-    """Count the words at the beginning of a cue that repeat the end of the previous cue.
-
-    Words count as repeated only if they are whole lines of one of the two cues, or if they are more
-    words than two cues share by chance. ``before`` and ``cue`` have the words of each line of the
-    two cues.
-    """
+    """Count the words at the beginning of a cue that repeat the end of the previous cue: whole
+    lines of one of the two cues, or more words than two cues share by chance."""
     tail, head = ([word for line in lines for word in line] for lines in (before, cue))
     whole = {sum(map(len, before[i:])) for i in range(len(before))}
     whole |= {sum(map(len, cue[: i + 1])) for i in range(len(cue))}

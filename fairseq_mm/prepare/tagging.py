@@ -28,14 +28,10 @@ _SPACY_MODEL = "en_core_web_sm"
 def tag_folder(
     folder: Path, *, tagger: Optional[str] = None, model: Optional[str] = None
 ) -> Iterator[str]:
-    """Write the field ``tags`` to the records of a folder of captions; yield a message for each
-    split.
+    """Write the field ``tags`` to the records of captions; yield a message for each split.
 
-    Args:
-        folder: Data folder.
-        tagger: ``nltk``, ``spacy`` or ``rules``; by default NLTK, or spaCy if NLTK is not
-            installed.
-        model: Name of spaCy's model (default: ``en_core_web_sm``).
+    ``tagger`` is ``nltk``, ``spacy`` or ``rules`` (default: the first that is installed), ``model``
+    spaCy's model (default: ``en_core_web_sm``).
     """
     tagger = tagger or installed_tagger()
     with locked_output(folder):
@@ -79,14 +75,8 @@ def installed_tagger() -> str:
 def tag_lines(
     lines: Sequence[str], tagger: str, *, model: Optional[str] = None, known: Sequence[str] = ()
 ) -> Iterator[str]:
-    """Yield the universal part-of-speech tags of each line's tokens.
-
-    Args:
-        lines: Lines of tokens separated by spaces. The tags of a line are separated by spaces too.
-        tagger: ``nltk``, ``spacy`` or ``rules``.
-        model: Name of spaCy's model (default: ``en_core_web_sm``).
-        known: Lines from which the tagger ``rules`` learns verbs; other taggers ignore ``known``.
-    """
+    """Yield the universal part-of-speech tags of each line's tokens, separated by spaces.
+    The tagger ``rules`` learns verbs from the lines ``known``."""
     tag: Callable[[list[str]], list[str]]
     if tagger == "nltk":
         tag = _nltk_tagger()

@@ -57,12 +57,7 @@ DICTIONARY = f"dict.{SOURCE}.txt"
 class VideoWriter(FolderWriter):
     """Writer of a data folder of transcripts (side ``tran``) and summaries (``desc``).
 
-    :class:`FolderWriter` explains the other arguments.
-
-    Args:
-        tokenize: Function from a text to the text that ``subwords`` encodes.
-        vocabulary: Options of the dictionary, which transcripts and summaries share.
-        subwords: Subword tokenizer.
+    ``subwords`` encodes the text that ``tokenize`` returns; both sides share the dictionary.
     """
 
     table = TABLE
@@ -142,12 +137,8 @@ class VideoWriter(FolderWriter):
         return DICTIONARY
 
     def finish_text(self, folder: Path, counts: dict[str, dict[str, int]]) -> None:
-        """Write the subword tokenizer's files. If the options ask for indexed OOV tokens, replace
-        unknown words by ``<unk-0>``, ``<unk-1>`` and so on.
-
-        The numbers of replaced words are added to ``counts``, which maps a split to a dict from the
-        name of a count to its number.
-        """
+        """Write the subword tokenizer's files, and replace unknown words by ``<unk-0>`` and so on
+        if the options ask for it."""
         self.subwords.save(folder)
         if not self.subwords.indexed_oov:
             return
@@ -188,11 +179,8 @@ class VideoWriter(FolderWriter):
         return set(words.symbols[words.nspecial :])
 
     def _index_oov(self, folder: Path, split: str, known: set[str]) -> dict[str, int]:
-        """Replace the words of a split that are not in ``known`` by ``<unk-0>``, ``<unk-1>`` etc.
-
-        The records list the replaced words as ``unknowns``. Return the numbers of replaced words in
-        transcripts and in summaries, by name of the count.
-        """
+        """Replace words that are not in ``known``, and list them as ``unknowns`` in the records.
+        Return the numbers of replaced words by name of the count."""
         counts = dict.fromkeys((f"numbered_in_{plural}" for plural in _PLURALS.values()), 0)
         paths = [folder / f"{split}.jsonl", *(folder / f"text/{split}.{x}" for x in self.sides)]
         # not splitlines(), which also splits at \x0b, \x85 and the like within a line

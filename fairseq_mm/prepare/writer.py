@@ -52,10 +52,9 @@ class Vocabulary:
     Args:
         text: Noun for the text, such as ``captions``, for messages.
         default: Value of ``threshold`` if it is None.
-        threshold: Minimum number of occurrences in the training split; rarer words become unknown.
-        max_words: Maximum number of words; rarer words are left out. None for all words.
-        dictionary: Path of an existing ``dict.txt``; None to make a dictionary.
-        prefix: Prefix of the options' names in messages and ``prepare.json``, such as ``source-``.
+        threshold: Minimum number of occurrences in the training split.
+        max_words: Maximum number of words; None for all.
+        prefix: Prefix of the options' names, such as ``source-``.
     """
 
     text: str
@@ -90,8 +89,7 @@ class Vocabulary:
         }
 
     def arguments(self, side: str, dictionary: Optional[Path]) -> list[str]:
-        """Return the arguments of fairseq-preprocess for the dictionary of source or target texts
-        (``side``: ``src`` or ``tgt``), which it makes if ``dictionary`` is None."""
+        """Return the arguments of fairseq-preprocess for ``side`` (``src`` or ``tgt``)."""
         if dictionary is not None:
             return [f"--{side}dict", str(dictionary)]
         arguments = [f"--threshold{side}", str(self.threshold)]
@@ -110,22 +108,20 @@ class FolderWriter:
 
     Args:
         tokenize: Function from a text to its tokens.
-        vocabularies: Dict from the file name of a dictionary to its options; with a single
-            dictionary, both sides of a pair share it.
+        vocabularies: Dict from the file name of a dictionary to its options; both sides of a pair
+            share a single one.
         settings: Settings of the tokenizer, for ``prepare.json``.
         skip_empty: Leave out texts without a word, or the examples with them, instead of refusing
             the data.
         workers: Number of processes of fairseq-preprocess; the result does not depend on it.
 
     Attributes:
-        table: Field table of the task.
-        sides: Dict from side to the names of two counts in ``prepare.json``: its words and its
-            unknown words.
-        extra_files: Paths, relative to the data folder, of all files that the writer may make
-            besides records, dictionaries and binarised text.
+        sides: Dict from side to the names of two counts: its words and its unknown words.
+        extra_files: Paths in the data folder of all files besides records, dictionaries and
+            binarised text.
         counts: Names of the counts of each split, the number of examples first.
-        left_out: Name in ``prepare.json`` for the list of examples that ``skip_empty`` leaves out;
-            None if they are not listed.
+        left_out: Name in ``prepare.json`` of the examples that ``skip_empty`` leaves out; None if
+            they are not listed.
         required: Words that a dictionary must have, and that texts must not have.
     """
 
@@ -214,8 +210,7 @@ class FolderWriter:
 
     @classmethod
     def files(cls) -> frozenset[str]:
-        """Return the paths, inside the data folder, of all files that this version or version 0.2
-        may make."""
+        """Return the paths of all files that this version or version 0.2 may make."""
         # fairseq-preprocess names the files of a pair train.src-tgt.src.bin, with --only-source
         # train.bin
         pair = "-".join(cls.sides)
@@ -240,8 +235,6 @@ class FolderWriter:
         except features.
 
         Args:
-            corpus: Examples by split. Without the split train, the vocabularies must be existing
-                dictionaries.
             output: Data folder. Other files in it, such as ``features.h5``, stay.
             strict: Refuse splits and dictionaries whose sizes differ from the published sizes.
             overwrite: Replace prepared data of the same kind.
@@ -364,8 +357,7 @@ class FolderWriter:
         return "dict.txt" if len(self.sides) == 1 else f"dict.{side}.txt"
 
     def dictionary_in(self, folder: Path, name: str) -> Optional[Path]:
-        """Return the path of an existing dictionary for fairseq-preprocess, or None to make one.
-        ``name`` is its file name in the data folder, such as ``dict.txt``."""
+        """Return the path of an existing dictionary for fairseq-preprocess; None to make one."""
         return self.vocabularies[name].dictionary
 
     def _preprocess_arguments(self, folder: Path, splits: Iterable[str]) -> list[str]:
@@ -431,8 +423,7 @@ class FolderWriter:
                 self.check_unknown(side, split, counts[split])
 
     def check_unknown(self, side: str, split: str, counts: dict[str, int]) -> None:
-        """Raise UserError if so many words are unknown that the dictionary must be a wrong one.
-        Subclasses may override this method."""
+        """Raise UserError if so many words are unknown that the dictionary must be a wrong one."""
 
 
 def _refuse(deviations: list[str]) -> None:

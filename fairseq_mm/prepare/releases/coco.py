@@ -58,12 +58,8 @@ def read(args: argparse.Namespace) -> Corpus:
 def read_coco(division: str, files: list[Path], lists: dict[str, Path]) -> Corpus:
     """Read COCO captions in one of three divisions into splits; ids are file names.
 
-    Args:
-        division: ``karpathy``, ``official`` or ``m_rnn``, see the docstring of this module.
-        files: ``dataset_coco.json`` for karpathy, else ``captions_train2014.json`` and
-            ``captions_val2014.json``.
-        lists: For m_rnn, dict from ``valid`` and ``test`` to a file of image numbers; otherwise
-            empty.
+    ``files`` are ``dataset_coco.json`` for karpathy, else ``captions_train2014.json`` and
+    ``captions_val2014.json``; ``lists``, for m_rnn, the files of ``valid`` and ``test``.
     """
     names = "captions_train2014.json captions_val2014.json"
     if division == "karpathy":

@@ -100,11 +100,8 @@ def read_numbered_captions(
 
     The captions of an image are sorted by number.
 
-    Args:
-        path: Path of the file.
-        parse: Function from a line to image name, number and caption, or to None if the line has a
-            wrong form.
-        form: Form of a line, for messages.
+    ``parse`` turns a line into image name, number and caption, or None if it has not the form
+    ``form``.
     """
     numbered: dict[str, dict[int, str]] = {}
     places: dict[str, str] = {}

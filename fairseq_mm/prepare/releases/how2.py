@@ -174,10 +174,7 @@ def _read_set(folder: Path) -> tuple[list[Example], list[Path], dict[str, list[s
 
 
 def _read_by_id(path: Path) -> dict[str, tuple[str, str]]:
-    """Read a file of lines ``VIDEO word word ...``.
-
-    Return a dict from the id of a video to its text and the ``path:line`` of the text.
-    """
+    """Read lines ``VIDEO word word ...``; return the text and its ``path:line`` by video."""
     texts: dict[str, tuple[str, str]] = {}
     for number, line in read_lines(path):
         if not line.strip():
@@ -209,11 +206,7 @@ def _read_triple(tran: Path, desc: Path, action: Path) -> Iterator[Example]:
 
 
 def find_features(corpus: Corpus, folder: Path, *, missing: str) -> "FeatureSource":
-    """Find the features ``VIDEO.npy`` in ``folder`` of the videos in ``corpus``.
-
-    Return a :class:`FeatureSource`, from which :func:`write_features` reads them. ``missing`` is
-    the policy for videos without features, see :meth:`Corpus.leave_out_missing`.
-    """
+    """Find the features ``VIDEO.npy``; ``missing`` is the policy for videos without them."""
     from fairseq_mm.data.feature_importers import open_files
 
     try:
@@ -232,12 +225,8 @@ def find_features(corpus: Corpus, folder: Path, *, missing: str) -> "FeatureSour
 
 
 def write_features(source: "FeatureSource", path: Path, *, dtype: str) -> bool:
-    """Write the features of videos to a feature store.
-
-    ``source`` reads the features of each video from its ``.npy`` file, see :func:`find_features`.
-    Return True if the store was written, False if the store at ``path`` already had all videos with
-    this dtype.
-    """
+    """Write the features of videos to a store; return False if the store at ``path`` already has
+    all videos with this dtype."""
     from fairseq_mm.data.feature_importers import import_features
     from fairseq_mm.data.feature_store import FeatureStore
 

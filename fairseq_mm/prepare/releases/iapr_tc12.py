@@ -58,13 +58,8 @@ def _image_name(name: str) -> str:
 
 
 def read_iapr_tc12(annotations: Path, lists: dict[str, Path]) -> Corpus:
-    """Read IAPR TC-12 from the annotation files in a folder, at any depth.
-
-    Args:
-        annotations: Folder of the annotation files.
-        lists: Dict from split to a file with one image per line (``00/25``, with or without
-            ``.jpg``).
-    """
+    """Read IAPR TC-12 from the annotation files in a folder, at any depth; ``lists`` are files with
+    one image per line (``00/25``, with or without ``.jpg``)."""
     items: dict[str, Example] = {}
     for path in sorted(annotations.rglob("*.eng")):
         image, description = read_description(path)

@@ -71,9 +71,8 @@ def read_vist_stories(folder: Path, *, tier: str = STORIES) -> Corpus:
     Stories without five sentences at five different positions, or with two albums, are left out and
     listed in the corpus's ``exceptions``.
 
-    Args:
-        folder: Folder of ``{train,val,test}.<tier>.json``; the file of a split may be missing.
-        tier: ``story-in-sequence`` or ``description-in-sequence``.
+    ``tier`` is ``story-in-sequence`` or ``description-in-sequence``; the file of a split may be
+    missing.
     """
     published = VIST_STORIES if tier == STORIES else {}
     options: dict[str, object] = {"tier": tier}
@@ -117,11 +116,7 @@ def read_vist_stories(folder: Path, *, tier: str = STORIES) -> Corpus:
 
 
 def read_vist_descriptions(folder: Path) -> Corpus:
-    """Read VIST's images with their descriptions in isolation as captions.
-
-    ``folder`` has ``{train,val,test}.description-in-isolation.json``; the file of a split may be
-    missing.
-    """
+    """Read VIST's images with their descriptions in isolation as captions."""
     corpus = Corpus(captions.TABLE, f"vist, {IN_ISOLATION}", "official", {}, [])
     for split, path in _files(folder, IN_ISOLATION).items():
         corpus.files.append(str(path))

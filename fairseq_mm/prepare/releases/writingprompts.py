@@ -86,15 +86,10 @@ def count_lines(path: Path) -> int:
 
 
 def vocabulary_deviations(options: dict[str, Any], num_types: dict[str, int]) -> list[str]:
-    """Return a message for each dictionary whose size differs from the published size.
+    """Return a message, with the probable cause, for each dictionary of another size.
 
-    The message names the probable cause of the difference.
-
-    Args:
-        options: Options of the preparation, with ``story_words``, ``source_threshold`` and
-            ``target_threshold``; a threshold is None if the dictionary was read from a file.
-        num_types: Dict from the file name of a dictionary to its number of types, including
-            fairseq's four control symbols.
+    ``options`` are those of the preparation: a threshold is None if the dictionary was read from a
+    file. ``num_types`` includes fairseq's four control symbols.
     """
     lines = []
     for name, expected in WRITING_PROMPTS_TYPES.items():
