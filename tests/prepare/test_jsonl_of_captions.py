@@ -63,18 +63,10 @@ def test_a_byte_order_mark_and_windows_line_ends_do_no_harm(tmp_path):
         ("[1, 2]", "data.jsonl:2: must be a JSON object, but is list instead"),
         ('{"image": "2.jpg"}', "data.jsonl:2: must have the field `captions`, but has not"),
         ('{"captions": ["x"]}', "data.jsonl:2: must have the field `image`, but has not"),
-        ('{"image": 2, "captions": ["x"]}', "data.jsonl:2: `image` must be text, but is '2'"),
         ('{"image": "2", "captions": "x"}', "data.jsonl:2: `captions` must be a list .* is 'x'"),
-        (
-            '{"image": "2", "captions": [3]}',
-            r"data.jsonl:2: `captions` must be a list .* is '\[3\]'",
-        ),
         ('{"image": "2", "captions": ["x"], "split": "dev"}', "2: `split` must be .* but is 'dev'"),
         ('{"image": "2", "captions": ["x"], "id": 5}', "data.jsonl:2: `id` must be text, but is 5"),
-        ('{"image": "", "captions": ["x"]}', "data.jsonl:2: an image's id must be .* but is ''"),
         ('{"image": "a\\tb", "captions": ["x"]}', r"2: an image's id must be .* but is 'a\\tb'"),
-        ('{"image": "a\\nb", "captions": ["x"]}', r"2: an image's id must be .* but is 'a\\nb'"),
-        ('{"image": "\\ud800", "captions": ["x"]}', "data.jsonl:2: .*half a character"),
         ('{"image": "2", "captions": ["\\ud800"]}', "data.jsonl:2: .*half a character"),
         (
             '{"image": "q/1.jpg", "captions": ["x"]}',

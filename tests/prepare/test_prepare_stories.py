@@ -103,7 +103,6 @@ def test_images_that_the_store_lacks_are_refused_dropped_or_masked(prepare, stor
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--valid-size", "3"], "--valid-size must be between 1 and 2 (of 3 training albums"),
         (["--threshold", "25"], "no word or not even <sent> occurs 25 times or more in the tr"),
         (["--missing", "drop"], "--missing needs --features, or --images, to say what"),
         (["--features", "none.h5"], "none.h5: feature store not found."),

@@ -139,12 +139,6 @@ def test_descriptions_in_isolation_are_captions(prepare, images, tmp_path):
     assert keys(folder, "train")[:3] == ["14", "14", "10"]
 
 
-def test_descriptions_take_the_stores_keys_too(prepare, store, tmp_path):
-    options = ["--tier", "description-in-isolation", "--threshold", 2, "--features", store]
-    assert prepare(*options)[0] == 0
-    assert set(keys(tmp_path / "out", "valid")) == {f"{n}.jpg" for n in range(30, 35)}
-
-
 def test_the_small_release_becomes_a_data_folder(run_command, shared_data, tmp_path):
     release, options = shared_data("vist_mini"), ("--threshold", 3)
     assert run_command("prepare", "vist", release, "--output", tmp_path / "out", *options)[0] == 0

@@ -57,7 +57,6 @@ def test_flickr8k_exceptions_and_deviations_are_listed(flickr8k):
     ("line", "message"),
     [
         ("11_a.jpg A child", r"token.txt:11: must be `image#number<TAB>caption`, but is '11_a"),
-        ("11_a.jpg\tA child", r"token.txt:11: must be `image#number<TAB>caption`"),
         ("11_a.jpg#x\tA child", r"token.txt:11: must be `image#number<TAB>caption`"),
         ("11_a.jpg#1\tA child", r"token.txt:11: caption 1 of 11_a.jpg was given before"),
     ],
@@ -142,20 +141,11 @@ def test_flickr30k_takes_the_captions_of_the_table_and_its_broken_line(tmp_path)
     ("content", "message"),
     [
         ("{", r"dataset.json: not JSON \(Expecting property name"),
-        ("[]", "dataset.json: `images` must be a list, but is missing"),
         ('{"images": [], "dataset": "coco"}', "must hold flickr30k, but holds coco instead"),
-        (
-            '{"images": [{"split": "train"}]}',
-            r"images\[0\]: `filename` must be text, but",
-        ),
         ('{"images": [7]}', r"images\[0\]: `split` must be text, but is missing"),
         (
             '{"images": [{"split": "dev", "filename": "1.jpg", "sentences": []}]}',
             r"images\[0\]: `split` must be one of train, restval, val, test, but is dev instead",
-        ),
-        (
-            '{"images": [{"split": ["val"], "filename": "1.jpg", "sentences": []}]}',
-            r"`split` must be text, but is \[\"val\"\] instead",
         ),
         (
             '{"images": [{"split": "val", "filename": "1.jpg", "sentences": [{"raw": ["a"]}]}]}',

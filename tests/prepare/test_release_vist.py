@@ -85,14 +85,6 @@ def test_the_tier_of_descriptions_in_sequence_can_be_read(release):
     assert corpus.published == {}
 
 
-def test_ids_may_be_numbers(release):
-    annotations = story("1", album=72157)
-    for one in annotations:
-        one["photo_flickr_id"] = 40 + one["worker_arranged_photo_order"]
-    one = read_vist_stories(release(*annotations)).splits["train"][0]
-    assert (one.group, one.visual) == ("72157", ["40", "41", "42", "43", "44"])
-
-
 def test_descriptions_in_isolation_are_gathered_by_image(release):
     annotations = [
         {"photo_flickr_id": photo, "album_id": "A", "text": text}

@@ -85,17 +85,6 @@ def test_vocabularies_are_checked_where_the_whole_release_is_read(release, monke
             ],
         ),
         (
-            {"source_threshold": 11, "target_threshold": 5},
-            18_000,
-            180_000,
-            [
-                "dict.wp_source.txt: 18,000 types, 19,025 published; usual cause: "
-                "--source-threshold 11 instead of 10",
-                "dict.wp_target.txt: 180,000 types, 104,960 published; usual cause: "
-                "--target-threshold 5 instead of 10",
-            ],
-        ),
-        (
             {"source_threshold": None, "target_threshold": None},
             19_032,
             112_832,
