@@ -4,6 +4,9 @@ Names, ids and fields of outputs are kept in ``tests/data/golden/outputs``. Wher
 subcommand, a method or the name of a field changes, only this table does.
 """
 
+import json
+import shlex
+import shutil
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -28,6 +31,7 @@ from systems import (
 )
 
 import fairseq_mm as package
+from fairseq_mm.data.feature_store import FeatureStore
 
 SCRIPTS = Path(package.__file__).parents[1] / "scripts"
 CHECKPOINT = "checkpoint_best.pt"
@@ -81,8 +85,6 @@ class Case:
 
     def words(self, template: str) -> list[str]:
         """Arguments of a template; quoted ones keep their spaces."""
-        import shlex
-
         text = template.format(**self.places)
         return shlex.split(text.replace("--device cpu", f"--device {DEVICE}"))
 
@@ -331,8 +333,6 @@ def inspected(template: str, *, key: str = "id") -> Callable[[Case], Records]:
 
 def _everything(path: Path) -> Records:
     """All fields of JSON lines but those that only say where the data came from."""
-    import json
-
     lines = path.read_text(encoding="utf-8").splitlines()
     found = [json.loads(line) for line in lines]
     drop = {*records.VOLATILE, "checkpoint", "options", "data"}
@@ -396,9 +396,7 @@ def _is_about_data(line: str, case: Case) -> bool:
 
 
 def _loaded(case: Case, **options: Any) -> Any:
-    import fairseq_mm
-
-    return fairseq_mm.from_pretrained(case.folder, device=DEVICE, **options)
+    return package.from_pretrained(case.folder, device=DEVICE, **options)
 
 
 def _texts(texts: list[str]) -> Records:
@@ -409,11 +407,17 @@ def _best(generated: list[list[Any]]) -> Records:
     return _texts([best.text for best, *_ in generated])
 
 
-def python_caption(case: Case) -> Records:
-    from fairseq_mm.data.feature_store import FeatureStore
-
+def _stored(case: Case, *keys: str) -> list[Any]:
     store = FeatureStore(case.places["features"])
-    features = [store.read(f"valid{i}.jpg") for i in range(4)]
+    return [store.read(key) for key in keys]
+
+
+def _first_images(count: int) -> list[str]:
+    return [f"valid{i}.jpg" for i in range(count)]
+
+
+def python_caption(case: Case) -> Records:
+    features = _stored(case, *_first_images(4))
     return _hypotheses(_loaded(case).generate(features, beam=3, max_len_b=12))
 
 
@@ -447,36 +451,28 @@ def python_caption_by_structure(case: Case) -> Records:
 
 def python_ensemble(*others: str) -> Callable[[Case], Records]:
     def run(case: Case) -> Records:
-        import fairseq_mm
-
         paths = [case.folder, *(case.root / case.system.family / name for name in others)]
-        model = fairseq_mm.from_pretrained(paths, device=DEVICE)
+        model = package.from_pretrained(paths, device=DEVICE)
         if case.system.kind == STORY:
             prompts = ["[ WP ] You find a door ."]
             return _best(model.generate(prompts, preset="beam", max_len_b=12, min_len=1))
-
-        from fairseq_mm.data.feature_store import FeatureStore
-
-        store = FeatureStore(case.places["features"])
-        features = [store.read(f"valid{i}.jpg") for i in range(3)]
+        features = _stored(case, *_first_images(3))
         return _hypotheses(model.generate(features, beam=3, max_len_b=12))
 
     return run
 
 
 def python_embed(case: Case) -> Records:
-    from fairseq_mm.data.feature_store import FeatureStore
     from fairseq_mm.inference.embedder import load_embedder
 
     texts = ["a red dog runs", "the cat"]
     if case.system.name == "vse_images":
         embedder = load_embedder(case.folder, weights=case.places["weights"], device=DEVICE)
-        paths = [Path(case.places["images"]) / f"valid{i}.jpg" for i in range(2)]
+        paths = [Path(case.places["images"]) / name for name in _first_images(2)]
         images = embedder.embed_images(paths)
     else:
         embedder = load_embedder(case.folder, device=DEVICE)
-        store = FeatureStore(case.places["features"])
-        images = embedder.embed_features([store.read(f"valid{i}.jpg") for i in range(2)])
+        images = embedder.embed_features(_stored(case, *_first_images(2)))
     sentences = embedder.embed_texts(texts)
     return {
         **{text: {"vector": row} for text, row in zip(texts, sentences)},
@@ -492,11 +488,7 @@ def python_tell_images(case: Case) -> Records:
 
 
 def python_visual_stories(case: Case) -> Records:
-
-    from fairseq_mm.data.feature_store import FeatureStore
-
-    store = FeatureStore(case.places["features"])
-    albums = [[store.read(f"valid{i}_{k}") for k in range(5)] for i in range(3)]
+    albums = [_stored(case, *(f"valid{i}_{k}" for k in range(5))) for i in range(3)]
     found = _loaded(case).generate(albums, preset="greedy", max_words_per_sentence=8)
     return {str(i): {"text": x.line, "score": x.score} for i, (x, *_) in enumerate(found)}
 
@@ -513,20 +505,14 @@ def python_language_model(case: Case) -> Records:
 
 
 def python_summaries(case: Case) -> Records:
-
-    from fairseq_mm.data.feature_store import FeatureStore
-
     has_dictionary = case.system.name not in WITHOUT_DICTIONARY
     model = _loaded(case, **({} if has_dictionary else {"data": case.data}))
     transcripts = ["the dog runs on grass", "a big man in snow", "red cat blue dog sits"]
     inputs: list[Any] = transcripts
     reads_video = case.system.name not in READS_NO_VIDEO
     if reads_video:
-        store = FeatureStore(case.places["features"])
-        inputs = [
-            {"video": store.read(f"valid{i}"), "transcript": text}
-            for i, text in enumerate(transcripts)
-        ]
+        features = _stored(case, *(f"valid{i}" for i in range(len(transcripts))))
+        inputs = [{"video": x, "transcript": y} for x, y in zip(features, transcripts)]
     found = [best for best, *_ in model.generate(inputs, beam=2, max_len_b=9)]
     if not reads_video:
         return _texts([best.text for best in found])
@@ -553,8 +539,6 @@ HYPOTHESES = {
 
 def _write_hypotheses(case: Case, family: str, name: str, shift: int) -> None:
     """The references of another item, each without a word, as generated texts."""
-    import json
-
     data = Path(case.places[family])
     entries = [
         json.loads(line) for line in (data / "valid.references.jsonl").read_text().splitlines()
@@ -595,8 +579,6 @@ def scored(family: str, template: str) -> Callable[[Case], Records]:
 
 
 def _items(path: Path) -> Records:
-    import json
-
     found: Records = {}
     for line in path.read_text(encoding="utf-8").splitlines():
         entry = json.loads(line)
@@ -708,8 +690,6 @@ def retrieved(template: str) -> Callable[[Case], Records]:
 
 
 def tagged(case: Case) -> Records:
-    import shutil
-
     shutil.copytree(case.places["captions"], case.out / "made")
     case.mm("prepare upgrade {out}/made")
     words = case.words("{out}/made --tagger rules")
