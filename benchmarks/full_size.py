@@ -39,6 +39,7 @@ from typing import Any, Callable, NamedTuple, Optional
 from _markdown import print_row
 
 from fairseq_mm.cli.arguments import positive
+from fairseq_mm.data.records import open_split
 
 ROOT = Path(__file__).resolve().parents[1]
 STEPS = ("make", "prepare", "doctor", "train", "generate", "score", "rank", "score-all")
@@ -107,11 +108,10 @@ class Run(NamedTuple):
 
     def _write_all(self) -> None:
         """``all.jsonl``: each item of the test split with a reference of the item before it."""
-        with open(self.data / "test.references.jsonl", encoding="utf-8") as file:
-            items = [json.loads(line) for line in file]
+        items = list(open_split(self.data, "test").references().items())
         with open(self.out / "all.jsonl", "w", encoding="utf-8") as file:
-            for item, other in zip(items, items[-1:] + items):
-                line = {"id": item["id"], "hypothesis": other["references"][0]}
+            for (key, _), (_, references) in zip(items, items[-1:] + items):
+                line = {"id": key, "hypothesis": references[0]}
                 file.write(json.dumps(line) + "\n")
 
 
@@ -126,7 +126,7 @@ def writingprompts_steps(run: Run) -> Iterator[Step]:
     }
     for arch, recipe in recipes.items():
         yield run.train(arch, f"examples/hierarchical_story/{recipe}", "--max-tokens 1500")
-        prompts = f"head -n {run.items} {data}/text/test.wp_source > {out}/prompts.txt"
+        prompts = f"head -n {run.items} {run.release}/test.wp_source > {out}/prompts.txt"
         tell = f"fairseq-mm tell --prompts {out}/prompts.txt --jsonl"
         yield run.generate(arch, f"{prompts} && {tell}")
         yield run.score(arch, "wp")
@@ -154,7 +154,8 @@ def coco_steps(run: Run) -> Iterator[Step]:
     yield Step("doctor", "", f"fairseq-mm doctor --data {data}")
     recipes = "examples/multimodal_captioning"
     yield run.train("m_rnn", f"{recipes}/train_m_rnn.sh {data} {run.out}/m_rnn m_rnn")
-    images = f"$(uniq {data}/test.visual_ids | head -n {run.items})"
+    ids = """grep -o '"id": "[^"]*"' | cut -d '"' -f 4"""
+    images = f"$(head -n {run.items} {data}/test.jsonl | {ids})"
     yield run.generate("m_rnn", f"fairseq-mm caption {images} --features {store} --jsonl")
     yield run.score("m_rnn", "coco")
     arch = "vse_lstm"
