@@ -16,7 +16,7 @@ train() {
     local updates=${UPDATES:-$3}
     mkdir -p "$out/$2"
     # commands look for the extractor's weights beside the checkpoint
-    if [ -n "${WEIGHTS:-}" ]; then cp "$WEIGHTS" "$out/$2/mobilenet_v2.pt"; fi
+    if [ -f "${WEIGHTS:-}" ]; then cp "$WEIGHTS" "$out/$2/mobilenet_v2.pt"; fi
     "$recipes/$1" "$data" "$out/$2" "$2" --total-num-update "$updates" --max-update "$updates" \
         "${@:4}" 2>&1 | tee -i -a "$out/$2/train.log"
 }

@@ -2,7 +2,8 @@
 # From your own stories of five images to a model, scores and a page: own_albums.sh STORIES OUT [variables UPDATES=N, WEIGHTS=FILE]
 # STORIES: {"images": [5 files], "sentences": [5 sentences]} a line; a tenth of the albums are for
 # validation, unless lines have "split". Run it again to continue after an interruption.
-# UPDATES: number of updates. WEIGHTS: state dict of mobilenet_v2 (default: torchvision's, downloaded).
+# UPDATES: number of updates. WEIGHTS: state dict of mobilenet_v2, or none for random weights (default:
+# torchvision's, downloaded).
 set -euo pipefail
 if [ $# != 2 ]; then sed -n 2p "$0" >&2; exit 2; fi
 stories=$1 out=$2 total=6
@@ -32,7 +33,7 @@ train() {
     if [ -n "${UPDATES:-}" ]; then limit=(--max-update "$UPDATES"); fi
     mkdir -p "$model"
     # commands look for the extractor's weights beside the checkpoint
-    if [ -n "${WEIGHTS:-}" ]; then cp "$WEIGHTS" "$model/mobilenet_v2.pt"; fi
+    if [ -f "${WEIGHTS:-}" ]; then cp "$WEIGHTS" "$model/mobilenet_v2.pt"; fi
     SIZE=small "$recipes/1_train.sh" "$data" "$model" transtory_decoder "${limit[@]}" 2>&1 \
         | tee -i -a "$model/train.log"
 }

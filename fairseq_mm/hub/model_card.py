@@ -60,7 +60,8 @@ def write_card(
         ("package that defines it", config["plugin"] or ""),
         ("number of weights", f"{config['weights']['parameters']:,}"),
         ("updates", "" if updates is None else f"{updates:,}"),
-        ("epochs", "" if epoch is None else f"{epoch:,}"),
+        # fairseq records the epoch that comes next
+        ("epochs", "" if epoch is None else f"{epoch - 1:,}"),
         ("exported by", f"fairseq_mm {config['fairseq_mm_version']}"),
         ("SHA-256 of the checkpoint", config["checkpoint_sha256"]),
     ]
