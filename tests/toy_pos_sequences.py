@@ -85,6 +85,6 @@ def make_trained(folder: Path) -> Trained:
     vector_data = folder / "vector_data"
     shutil.copytree(data, vector_data)
     shutil.copy(vectors, vector_data / "features.h5")
-    shutil.copy(folder / "vectors.train.visual_ids", vector_data / "train.visual_ids")
+    shutil.copy(folder / "vectors.train.jsonl", vector_data / "train.jsonl")
     decoder = train(vector_data, folder / "decoder", "--arch", "sc_nlm_tiny")
     return Trained(data, embedding, decoder, vectors, vector_data)
