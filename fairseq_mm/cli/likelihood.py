@@ -231,11 +231,11 @@ class PromptTexts(StoryTexts):
     noun, condition_name, ties = "prompts", "prompt", "shared"
 
     def __init__(self, args: argparse.Namespace, checkpoints: "Sequence[Checkpoint]") -> None:
-        from fairseq_mm.data.records import open_split
+        from fairseq_mm.data.records import PROMPTS, open_split
         from fairseq_mm.metrics.condition_ranking import draw_credits, rank_prompts
         from fairseq_mm.retrieval.story_likelihood import StoryLikelihood
 
-        split = open_split(args.data, args.split)
+        split = open_split(args.data, args.split, PROMPTS.sides)
         super().__init__(args, split, checkpoints)
         self.rank, self.rank_draws = rank_prompts, draw_credits
         self.likelihood = StoryLikelihood(self.models, **self.options)

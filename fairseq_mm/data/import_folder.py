@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Optional
 
 from fairseq_mm.data.indexed_oov import restore_oov_words
-from fairseq_mm.data.input_files import check_line_counts, parse_json, read_lines, read_objects
+from fairseq_mm.data.input_files import parse_json, read_lines, read_objects
 from fairseq_mm.data.record_split import (
     CAPTIONS,
     PROMPTS,
@@ -33,6 +33,7 @@ from fairseq_mm.data.story_text import NUM_IMAGES, SEPARATOR, split_sentences
 from fairseq_mm.errors import UserError
 
 _KNOWN_PAIRS = (PROMPTS.sides, VIDEOS.sides)
+_NOTHING = object()  # in place of the lines that a shorter file lacks
 
 
 def old_split_names(folder: Folder) -> set[str]:
@@ -118,19 +119,30 @@ class ImportedSplit(Split):
         return sum(1 for _ in self.iterate_tokens()) if self.keys is None else len(self.keys)
 
     def iterate_tokens(self, side: Optional[str] = None) -> Iterator[list[str]]:
-        ending = side or (self.pair[1] if self.pair else "txt")
-        path = self.root / "text" / f"{self.name}.{ending}"
-        if path.exists():
-            for _, line in read_lines(path):
-                yield line.split()
-            return
+        from fairseq.data import data_utils
+
         from fairseq_mm.data.binarised_text import load_binarised_text, load_dictionary
 
-        dictionary = load_dictionary(self.dictionary_path(side))
-        base = str(self.base(side or (self.pair[1] if self.pair else None)))
-        text = load_binarised_text(base, num_types=len(dictionary), end=dictionary.eos())
-        for line in text:
-            yield dictionary.string(line).split()
+        side = side or (self.pair[1] if self.pair else None)
+        base, path = str(self.base(side)), self.root / "text" / f"{self.name}.{side or 'txt'}"
+        if not path.exists():
+            dictionary = load_dictionary(self.dictionary_path(side))
+            text = load_binarised_text(base, num_types=len(dictionary), end=dictionary.eos())
+            for line in text:
+                yield dictionary.string(line).split()
+            return
+        words = (line.split() for _, line in read_lines(path))
+        if not Path(f"{base}.idx").exists():
+            yield from words
+            return
+        text = data_utils.load_indexed_dataset(base)  # its sizes are mapped while it exists
+        for number, (tokens, size) in enumerate(zip_longest(words, text.sizes), 1):
+            if tokens is None or len(tokens) + 1 != size:
+                raise UserError(
+                    f"{path}:{number}: must be the text that was binarised to {base}.bin, but has "
+                    "another number of words."
+                )
+            yield tokens
 
     def iterate(self) -> Iterator[tuple[str, Record]]:
         for number, record in enumerate(self.iterate_records(with_tokens=False), 1):
@@ -226,11 +238,16 @@ class ImportedSplit(Split):
 
     def _columns(self, **columns: Any) -> Iterator[tuple[Any, ...]]:
         """Yield the values of each line; None for columns that are None."""
-        given = {name: list(column) for name, column in columns.items() if column is not None}
-        counts = {f"{self.path}: `{name}`": len(column) for name, column in given.items()}
-        check_line_counts(counts)
-        length = next(iter(counts.values()))
-        yield from zip(*(given.get(name, [None] * length) for name in columns))
+        given = {name: column for name, column in columns.items() if column is not None}
+        for number, values in enumerate(zip_longest(*given.values(), fillvalue=_NOTHING), 1):
+            line = dict(zip(given, values))
+            lacking = [name for name, value in line.items() if value is _NOTHING]
+            if lacking:
+                raise UserError(
+                    f"{self.path}: line {number} has no `{lacking[0]}`: all files of a split must "
+                    "agree line by line."
+                )
+            yield tuple(map(line.get, columns))
 
     def _captions(self, with_tokens: bool) -> Iterator[Record]:
         published = self._published()
@@ -288,20 +305,12 @@ class ImportedSplit(Split):
             yield {**record, **self._explicit(seen, key)}
 
     def _prompts(self, with_tokens: bool) -> Iterator[Record]:
-        # not _columns, which would hold all stories
-        sides = [map(" ".join, self.iterate_tokens(side)) for side in self.pair]
-        ids = self._read("ids")
-        columns = sides if ids is None else [*sides, ids]
-        for number, column in enumerate(zip_longest(*columns)):
-            if None in column:
-                raise UserError(
-                    f"{self.path}: prompts, stories and ids must have equally many lines, but one "
-                    f"has {number}."
-                )
-            prompt, story, *key = column
+        prompts, stories = (map(" ".join, self.iterate_tokens(side)) for side in self.pair)
+        lines = self._columns(prompt=prompts, story=stories, id=self._read("ids"))
+        for prompt, story, key in lines:
             record = {"prompt": prompt, "story": story}
-            if key:
-                record = {"id": key[0], **record}
+            if key is not None:
+                record = {"id": key, **record}
             yield {**record, "tokens": [prompt, story]} if with_tokens else record
 
     def _videos(self, with_tokens: bool) -> Iterator[Record]:

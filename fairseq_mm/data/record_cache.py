@@ -67,9 +67,10 @@ def _binarise(split: Split, side: Optional[str], base: str) -> None:
     builder = indexed_dataset.make_builder(f"{base}.bin", "mmap", vocab_size=len(dictionary))
     for line, words in enumerate(split.iterate_tokens(side)):
         indices = [find(word, unknown) for word in words]
-        if not indices or min(indices) < unknown:  # <s>, padding and </s> come first
-            what = "no word" if not indices else "one of fairseq's control symbols"
-            raise UserError(f"{split.where(line)}: has {what} in its text.")
+        if min(indices) < unknown:  # <s>, padding and </s> come first
+            raise UserError(
+                f"{split.where(line)}: has one of fairseq's control symbols in its text."
+            )
         builder.add_item(torch.tensor([*indices, end]))
     builder.finalize(f"{base}.idx")
 

@@ -231,9 +231,14 @@ class Split:
         place = len(sides) - 1 if side is None else sides.index(side)
         # not self.records, which hold the stories of WritingPrompts in a gigabyte of memory
         is_cached = "records" in vars(self)
+        line = 0
         for record in self.records if is_cached else (record for _, record in self.iterate()):
             for number in range(_count_lines(record, self.kind)):
-                yield self.tokenize(record, number, place)
+                words = self.tokenize(record, number, place)
+                if not words:
+                    raise UserError(f"{self.where(line)}: has no word in its text.")
+                yield words
+                line += 1
 
     @property
     def sides(self) -> tuple[str, ...]:
@@ -349,9 +354,9 @@ def load_tokenizer(folder: Folder, kind: Kind) -> Callable[[str], list[str]]:
 
 
 def _count_lines(record: Record, kind: Kind) -> int:
-    if kind is CAPTIONS:
-        return len(record["captions"])
-    return 0 if record.get("reference_only") else 1
+    if record.get("reference_only"):
+        return 0
+    return len(record["captions"]) if kind is CAPTIONS else 1
 
 
 def check_record(record: Record, kind: Kind, where: str) -> None:
@@ -364,9 +369,14 @@ def check_record(record: Record, kind: Kind, where: str) -> None:
         if name in _TEXTS or (name == "tokens" and kind is not VISUAL_STORIES):
             length = _length_of(name, record, kind)
             is_list = type(value) is list and set(map(type, value)) <= {str}
-            if is_list and length in (None, len(value)):
+            # an item without a reference cannot be scored
+            if is_list and length in (None, len(value)) and (value or "references" not in name):
                 continue
             expected = "a list of texts" if length is None else f"a list of {length} texts"
+        elif name == "reference_only":
+            if type(value) is bool:
+                continue
+            expected = "true or false"
         elif name not in _TEXT or type(value) is str:
             continue
         else:

@@ -58,7 +58,10 @@ def open_split(folder: Folder, name: str, pair: Optional[tuple[str, ...]] = None
         if (outer / f"{name}.jsonl").exists() or (outer / "text").exists():
             root = outer
     if (root / f"{name}.jsonl").exists():
-        return Split(root, name)
+        split = Split(root, name)
+        if pair is not None and split.sides != pair:
+            raise UserError(f"{split.path}: must not be a split of {split.kind.name} here.")
+        return split
     names = split_names(root)
     if name not in names:
         known = f"but {', '.join(names)}" if names else "nor any other"

@@ -63,7 +63,9 @@ class VisualStoryProcessor(Processor[ImageSequence]):
         return [({"id": "\t".join(paths), "images": [*paths]}, None)]
 
     def get_stored_keys(self, record: dict[str, Any]) -> list[Optional[str]]:
-        keys = [None if image == NO_IMAGE else image for image in record["images"]]
+        keys = [
+            None if image == NO_IMAGE else image for image in read_field(record, "images", list)
+        ]
         check_sequence(keys)
         return keys
 

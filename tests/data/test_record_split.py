@@ -140,6 +140,8 @@ def test_imported_folder_needs_only_binarised_text(tmp_path):
         ('{"captions": ["x"], "id": 3}', ":2: `id` must be text"),
         ('{"captions": ["x"], "tags": []}', ":2: `tags` must be a list of 1 texts"),
         ('{"captions": ["x"], "tokens": "x"}', ":2: `tokens` must be a list of 1 texts"),
+        ('{"captions": ["x"], "references": []}', ":2: `references` must be a list of texts"),
+        ('{"captions": ["x"], "reference_only": "no"}', ":2: `reference_only` must be true or"),
         ('{"captions": ["x"]}', ": all records must have an `id`"),
     ],
 )
@@ -148,6 +150,28 @@ def test_wrong_record_is_named_by_file_and_line(tmp_path, line, message):
     path.write_text('{"id": "a", "captions": ["x"]}\n' + line + "\n")
     with pytest.raises(UserError, match=f"^{re.escape(str(path) + message)}"):
         _ = open_split(tmp_path, "train").keys
+
+
+def test_text_without_a_word_and_a_split_of_another_kind_are_refused(tmp_path):
+    path, report = tmp_path / "test.jsonl", tmp_path / "prepare.json"
+    report.write_text('{"options": {"tokenizer": "whitespace"}}')
+    path.write_text('{"prompt": "a", "story": "b"}\n{"prompt": "a", "story": " "}\n')
+    with pytest.raises(UserError, match=rf"^{path}:2: has no word in its text"):
+        open_split(tmp_path, "test").tokens()
+    with pytest.raises(UserError, match=rf"^{path}: must not be a split of prompts here"):
+        open_split(tmp_path, "test", ())
+
+
+def test_reference_only_is_no_line_of_any_kind(tmp_path):
+    path = tmp_path / "test.jsonl"
+    records = [
+        {"id": "1", "captions": ["a", "b"]},
+        {"id": "1", "captions": ["c"], "reference_only": True},
+    ]
+    path.write_text("".join(f"{json.dumps(record)}\n" for record in records))
+    split = open_split(tmp_path, "test")
+    assert split.texts == ["a", "b"]
+    assert split.references() == {"1": ["a", "b", "c"]}
 
 
 def test_unknown_split_is_refused_by_the_names_of_others(tmp_path):

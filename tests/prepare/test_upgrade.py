@@ -11,6 +11,7 @@ from written_folder import binarised, names_in, records, tokens
 
 from fairseq_mm.cli.main import main
 from fairseq_mm.data.records import open_split
+from fairseq_mm.errors import UserError
 from fairseq_mm.prepare import data_folder
 
 ENTRIES = [
@@ -75,11 +76,22 @@ def test_a_folder_of_version_0_2_becomes_records(prepared, capsys):
 
 def test_tokens_that_the_tokenizer_does_not_make_stay_in_the_records(prepared):
     path = prepared / "text" / "train.txt"
-    path.write_text(path.read_text().replace("a dog runs", "a dog run s"))
+    path.write_text(path.read_text().replace("a dog runs", "a dog run"))
     assert upgrade(prepared) == 0
     with_tokens, without = records(prepared, "train")
-    assert with_tokens["tokens"] == ["a dog run s", "a brown dog"]
+    assert with_tokens["tokens"] == ["a dog run", "a brown dog"]
     assert "tokens" not in without
+
+
+@pytest.mark.parametrize("changed", ["", "a dog\n", "a dog runs\na brown dog\na dog runs\na dog\n"])
+def test_text_of_other_words_than_were_binarised_is_refused(prepared, changed, capsys):
+    path = prepared / "text" / "train.txt"
+    path.write_text(changed)
+    with pytest.raises(UserError, match="must be the text that was binarised to"):
+        open_split(prepared, "train").tokens()
+    assert upgrade(prepared) == 2
+    assert f"{path}:" in capsys.readouterr().err
+    assert not (prepared / "train.jsonl").exists()
 
 
 def test_a_folder_of_fairseq_preprocess_becomes_records(prepared):
@@ -128,4 +140,4 @@ def test_prompts_and_stories_of_unequal_length_are_one_line(tmp_path, capsys):
     (tmp_path / "text" / "train.wp_target").write_text("c\n")
     assert upgrade(tmp_path) == 2
     (line,) = capsys.readouterr().err.splitlines()
-    assert line.endswith("prompts, stories and ids must have equally many lines, but one has 1.")
+    assert line.endswith("line 2 has no `story`: all files of a split must agree line by line.")
