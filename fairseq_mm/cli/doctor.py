@@ -223,9 +223,7 @@ def _check_checkpoint(args: argparse.Namespace, stores: Sequence[Any]) -> Iterat
     its extractor with the features."""
     import torch
 
-    from fairseq_mm.extract.weights import checked_weights_file
     from fairseq_mm.inference.checkpoint import Checkpoint
-    from fairseq_mm.inference.readers import find_weights_file
     from fairseq_mm.models._provenance import fingerprint
 
     checkpoint = Checkpoint.open(args.checkpoint, data=args.data)
@@ -257,11 +255,20 @@ def _check_checkpoint(args: argparse.Namespace, stores: Sequence[Any]) -> Iterat
     if stores and checkpoint.feature_dim:
         remedy = "extract the features with the checkpoint's extractor"
         yield from _catch("checkpoint", remedy, _compare_features(checkpoint, stores[0]))
+    subject = f"weights of {checkpoint.extractor.get('extractor')}"
+    remedy = "put the file beside the checkpoint, or name it with --weights"
+    yield from _catch(subject, remedy, _find_weights(subject, checkpoint, args.weights))
+
+
+def _find_weights(subject: str, checkpoint: Any, given: Optional[str]) -> Iterator[Finding]:
+    from fairseq_mm.extract.weights import checked_weights_file
+    from fairseq_mm.inference.readers import find_weights_file
+
     recorded = str(checkpoint.extractor.get("weights", ""))
     if len(recorded) == 64:  # a digest; published weights have a name
         name = str(checkpoint.extractor.get("extractor"))
-        file = find_weights_file(checkpoint.extractor, [checkpoint.path], args.weights)
-        yield "ok", f"weights of {name}", checked_weights_file(name, recorded, file), ""
+        file = find_weights_file(checkpoint.extractor, [checkpoint.path], given)
+        yield "ok", subject, checked_weights_file(name, recorded, file), ""
 
 
 def _compare_features(checkpoint: Any, store: Any) -> Iterator[Finding]:

@@ -12,7 +12,7 @@ COMMANDS = {
     "--images data/images --output {out}/page.html",
     "retrieve plot": "retrieve plot --store {out}/v.h5 --checkpoint captions/vse_gru --near dog "
     "--word red --word blue --top 2 --device cpu --output {out}/page.html",
-    "tell": "tell --checkpoint stories/glac --data data/stories --split valid --limit 1 "
+    "tell": "tell data/stories --checkpoint stories/glac --split valid --limit 1 "
     "--max-words-per-sentence 3 --device cpu --html {out}/page.html --output {out}/o.txt",
     "summarize": "summarize --checkpoint videos/pointer_generator --beam 1 --max-len-b 4 --device "
     "cpu data/videos/valid.transcripts.jsonl --html {out}/page.html --output {out}/o.txt",
