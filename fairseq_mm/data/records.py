@@ -18,7 +18,6 @@ from fairseq_mm.data.record_split import (
     Folder,
     Split,
     first_lines,
-    read_report,
 )
 from fairseq_mm.errors import UserError
 
@@ -63,8 +62,6 @@ def open_split(folder: Folder, name: str, pair: Optional[tuple[str, ...]] = None
         if pair is not None and split.sides != pair:
             raise UserError(f"{split.path}: must not be a split of {split.kind.name} here.")
         return split
-    if name in read_report(root).get("digests", {}):
-        raise UserError(f"{root / name}.jsonl: no such file, but prepare.json names its split.")
     names = split_names(root)
     if name not in names:
         known = f"but {', '.join(names)}" if names else "nor any other"

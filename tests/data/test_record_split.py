@@ -178,10 +178,3 @@ def test_unknown_split_is_refused_by_the_names_of_others(tmp_path):
     make_captions_folder(tmp_path)
     with pytest.raises(UserError, match=r"has no split 'test', but train, valid\.$"):
         open_split(tmp_path, "test")
-
-
-def test_deleted_records_are_not_replaced_by_their_cache(tmp_path):
-    make_captions_folder(tmp_path)
-    (tmp_path / "prepare.json").write_text(json.dumps({"digests": {"valid": "0"}}))
-    with pytest.raises(UserError, match=r"valid\.jsonl: no such file"):
-        open_split(tmp_path, "valid")
