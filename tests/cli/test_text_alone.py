@@ -114,11 +114,7 @@ def test_images_are_captioned_by_what_was_trained_on_text_alone(text, embedding,
         arguments = [text, "--checkpoint", embedding, "--split", split, "--of", "sentences"]
         store = str(vectors / f"{split}.h5")
         assert main(["embed", *map(str, arguments), "--output", store]) in (0, None)
-        shutil.move(vectors / f"{split}.{split}.visual_ids", vectors / f"{split}.visual_ids")
-        for ending in ("bin", "idx"):
-            shutil.copy(text / f"{split}.{ending}", vectors)
-        tags = open_split(text, split).field("tags")
-        (vectors / f"{split}.tags").write_text("".join(f"{line}\n" for line in tags))
+        shutil.move(vectors / f"{split}.{split}.jsonl", vectors / f"{split}.jsonl")
     shutil.copy(text / "dict.txt", vectors)
     features = f"{vectors / 'train.h5'}:{vectors / 'valid.h5'}"
     decoder = train(vectors, tmp_path / "decoder", "--arch", "sc_nlm_tiny", "--features", features)
