@@ -27,7 +27,7 @@ def parse(monkeypatch, run_recipe, tmp_path):
     files = ["DATA/dict.txt"]
     for split in ("train", "valid", "test"):
         files += [f"DATA/{split}.{ending}" for ending in ("bin", "idx", "jsonl")]
-        files.append(f"SAVE_DIR/data/{split}.{split}.visual_ids")
+        files.append(f"SAVE_DIR/data/{split}.{split}.jsonl")
     for name in files:
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text('{"prompt": "[ WP ] a prompt", "tags": ["D N"]}\n')
