@@ -389,7 +389,7 @@ def test_other_architectures_and_ensembles_are_refused(data):
         (
             "valid.unknowns.jsonl",
             lambda text: "[]\n",
-            r"`summary` has 5 lines, but .* `unknowns` has 1",
+            r"line 2 has no `unknowns`: all files of a split must agree line by line",
         ),
     ],
 )
