@@ -232,7 +232,8 @@ def _list_inputs(args: argparse.Namespace, processor: Any, store: Any) -> list[I
         try:
             # reports an id that is not in the store, before texts are generated
             for key in () if item.error else processor.get_stored_keys(item.record):
-                _ = key is None or store.count_rows(key)
+                if key is not None:
+                    store.count_rows(key)
         except UserError as error:
             raise UserError(f"{item.where}: {error}" if item.where else str(error)) from None
     return items

@@ -91,16 +91,20 @@ def find_source(
 ) -> tuple[Optional[str], str]:
     """Return the data folder and the split for which a file of texts was generated.
 
-    Without ``data``, the first JSON record may name both. Without ``split``, it is the one that
-    fairseq-generate names, or has the id of the file's first text; else ``valid``.
+    The first JSON record may name both; ``data`` overrules it, since folders move. Otherwise the
+    split is ``split``, the one that fairseq-generate names, or that has the id of the file's first
+    text; else ``valid``.
     """
     if path is None or not os.path.isfile(path):
         return data, split or "valid"
-    if data is None:
-        _, line = next(read_lines(path), (0, ""))
-        record = parse_json(line) if line.startswith("{") and '"data"' in line else {}
-        if isinstance(record.get("data"), str) and isinstance(record.get("split"), str):
-            return record["data"], split or record["split"]
+    with open(path, encoding="utf-8-sig", errors="replace") as file:
+        line = file.readline()
+    record = parse_json(line, f"{path}:1") if line.startswith("{") and '"data"' in line else {}
+    if isinstance(record.get("data"), str) and isinstance(record.get("split"), str):
+        # prompts have no ids: the texts of another split would be compared line by line
+        if split not in (None, record["split"]):
+            raise UserError(f"{path}: has texts of {record['split']}, but --split is {split}.")
+        return data or record["data"], record["split"]
     if data is None or split is not None:
         return data, split or "valid"
     text = Path(path).read_text(encoding="utf-8-sig", errors="replace")

@@ -136,9 +136,12 @@ def test_generated_records_name_their_folder_and_split(score, write, data):
     (data / "valid.jsonl").rename(data / "dev.jsonl")
     source = {"data": str(data), "split": "dev"}
     lines = [json.dumps({"id": k, "hypothesis": t, **source}) for k, t in TEXTS.items()]
-    status, result, _, err = score(write("t.jsonl", "\n".join(lines)), folder=False)
+    path = write("t.jsonl", "\n".join(lines))
+    status, result, _, err = score(path, folder=False)
     assert (status, err) == (0, "")
     assert figures(result)["bleu4"] == pytest.approx(expected_bleu()[3])
+    status, _, _, err = score(path, "--split", "valid")
+    assert (status, f"{path}: has texts of dev, but --split is valid." in err) == (2, True)
 
 
 WITHOUT_TORCH = """
