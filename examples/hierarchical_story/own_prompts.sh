@@ -8,24 +8,15 @@ pairs=$1 out=$2 total=5
 data=$out/data model=$out/conv_story_gated
 recipes=$(dirname "$0")
 source "$recipes/../steps.sh"
-if [ ! -f "$pairs" ]; then
-    echo "$pairs: no such file." >&2
-    exit 2
-fi
-begin "pairs of checksum $(cksum < "$pairs")" "UPDATES=${UPDATES:-}"
+begin_own "$pairs" pairs
 prepare() {
-    local count options=()
-    count=$(grep -c . "$pairs")
-    if ! grep -q '"split"' "$pairs"; then
-        options+=(--valid-size $((count < 10 ? 1 : count < 10000 ? count / 10 : 1000)))
-    fi
+    local count options
+    set_apart "$pairs"
     # in small data, most words are rare
     if [ "$count" -lt 10000 ]; then options+=(--source-threshold 2 --target-threshold 3); fi
     fairseq-mm prepare prompts "$pairs" "${options[@]}" --output "$data"
 }
 train() {
-    local limit=()
-    if [ -n "${UPDATES:-}" ]; then limit=(--max-update "$UPDATES"); fi
     mkdir -p "$model"
     SIZE=small "$recipes/2_train_seq2seq.sh" "$data" "$model" conv_story_gated \
         --truncate-source --truncate-target "${limit[@]}" 2>&1 | tee -i -a "$model/train.log"

@@ -3,13 +3,7 @@
 recipes=$(dirname "${BASH_SOURCE[0]}")
 total=8 data=$out/data
 source "$recipes/../steps.sh"
-weights=()
-if [ -n "${WEIGHTS:-}" ]; then weights=(--weights "$WEIGHTS"); fi
 variables=("UPDATES=${UPDATES:-}" "WEIGHTS=${WEIGHTS:-}")
-if ! [[ "${UPDATES:-1}" =~ ^[1-9][0-9]*$ ]]; then
-    echo "UPDATES must be a number of 1 or more, but is $UPDATES." >&2
-    exit 2
-fi
 
 # Trains by a recipe of this folder: train RECIPE ARCH UPDATES [options of fairseq-train]
 train() {

@@ -10,24 +10,13 @@ videos=$1 out=$2 total=6
 data=$out/data model=$out/mffg_rnn
 recipes=$(dirname "$0")
 source "$recipes/../steps.sh"
-if [ ! -f "$videos" ]; then
-    echo "$videos: no such file." >&2
-    exit 2
-fi
-begin "videos of checksum $(cksum < "$videos")" "UPDATES=${UPDATES:-}" "WEIGHTS=${WEIGHTS:-}"
-weights=()
-if [ -n "${WEIGHTS:-}" ]; then weights=(--weights "$WEIGHTS"); fi
+begin_own "$videos" videos
 prepare() {
-    local count options=()
-    count=$(grep -c . "$videos")
-    if ! grep -q '"split"' "$videos"; then
-        options+=(--valid-size $((count < 10 ? 1 : count < 10000 ? count / 10 : 1000)))
-    fi
+    local count options
+    set_apart "$videos"
     fairseq-mm prepare videos "$videos" "${options[@]}" --output "$data"
 }
 train() {
-    local limit=()
-    if [ -n "${UPDATES:-}" ]; then limit=(--max-update "$UPDATES"); fi
     mkdir -p "$model"
     # commands look for the extractor's weights beside the checkpoint
     if [ -f "${WEIGHTS:-}" ]; then cp "$WEIGHTS" "$model/r3d_18.pt"; fi

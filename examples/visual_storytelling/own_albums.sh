@@ -10,27 +10,16 @@ stories=$1 out=$2 total=6
 data=$out/data model=$out/transtory_decoder
 recipes=$(dirname "$0")
 source "$recipes/../steps.sh"
-if [ ! -f "$stories" ]; then
-    echo "$stories: no such file." >&2
-    exit 2
-fi
-begin "stories of checksum $(cksum < "$stories")" "UPDATES=${UPDATES:-}" "WEIGHTS=${WEIGHTS:-}"
-weights=()
-if [ -n "${WEIGHTS:-}" ]; then weights=(--weights "$WEIGHTS"); fi
+begin_own "$stories" stories
 prepare() {
-    local count options=()
-    count=$(grep -c . "$stories")
-    if ! grep -q '"split"' "$stories"; then
-        options+=(--valid-size $((count < 10 ? 1 : count < 10000 ? count / 10 : 1000)))
-    fi
+    local count options
+    set_apart "$stories"
     # in small data, most words are rare
     if [ "$count" -lt 10000 ]; then options+=(--threshold 3); fi
     fairseq-mm prepare stories "$stories" --features "$data/features.h5" --missing drop \
         "${options[@]}" --output "$data"
 }
 train() {
-    local limit=()
-    if [ -n "${UPDATES:-}" ]; then limit=(--max-update "$UPDATES"); fi
     mkdir -p "$model"
     # commands look for the extractor's weights beside the checkpoint
     if [ -f "${WEIGHTS:-}" ]; then cp "$WEIGHTS" "$model/mobilenet_v2.pt"; fi

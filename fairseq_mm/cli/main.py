@@ -232,7 +232,7 @@ class Parser(argparse.ArgumentParser):
         self._given = sys.argv[1:] if args is None else list(args)
         namespace, unknown = super().parse_known_args(args, namespace)
         # argparse gives a list of positional arguments nothing that follows an option, as in
-        # `search photos --count 5 "a dog"`
+        # `search photos --top 5 "a dog"`
         lists = [x.dest for x in self._actions if not x.option_strings and x.nargs == "*"]
         if unknown and lists and not any(word.startswith("-") for word in unknown):
             setattr(namespace, lists[-1], [*getattr(namespace, lists[-1]), *unknown])

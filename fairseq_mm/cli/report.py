@@ -151,7 +151,7 @@ def run(args: argparse.Namespace) -> None:
     write_page(args.output, render_page(title, sections, subtitle=subtitle))
     print(
         f"wrote {args.output}: {len(items):,} items, "
-        f"{os.path.getsize(args.output) / 1e6:.1f} MB"
+        f"{os.path.getsize(args.output) / 1000:,.0f} kB"
         + (f"; {len(missing):,} images not found, the first is {missing[0]}" if missing else "")
     )
 

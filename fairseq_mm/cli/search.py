@@ -3,8 +3,8 @@
   fairseq-mm index photos --checkpoint checkpoints/vse_bow
   fairseq-mm search photos "a dog in the snow"
   fairseq-mm search photos "two men on a boat" "a red car" --html found.html
-  fairseq-mm search photos --image dog.jpg --count 20
-  fairseq-mm search photos --queries sentences.txt --count 1 --jsonl
+  fairseq-mm search photos --image dog.jpg --top 20
+  fairseq-mm search photos --queries sentences.txt --top 1 --jsonl
 
 Prints one line per image, nearest first: rank, tab, score, tab, path. The score is
 the cosine between the vectors of the query and of the image. If there are several
@@ -52,7 +52,7 @@ _ROWS: Rows = {
         "Image to find similar images of; may be given again.",
         {"metavar": "FILE", **REPEATED},
     ),
-    "--count": (
+    "--top": (
         "Number of images to show for each query (default: 10).",
         {"type": arguments.positive, "default": 10, "metavar": "N"},
     ),
@@ -95,9 +95,9 @@ def run(args: argparse.Namespace) -> int:
     )
     results: list[SearchResult] = []
     if args.queries:
-        results += index.search(args.queries, args.count)
+        results += index.search(args.queries, args.top)
     if args.image:
-        results += index.search_images(args.image, args.count)
+        results += index.search_images(args.image, args.top)
     queries = [*args.queries, *args.image]
     stale = {name for result in results for name in result.stale}
     if not any(result.images for result in results):

@@ -398,6 +398,6 @@ def download_weights(entry: Any) -> dict[str, Tensor]:
         reason = getattr(error, "reason", error)
         raise UserError(
             f"--weights {entry.name}: cannot be downloaded from {entry.url} ({reason}). Get the "
-            f"file on another machine and give it: --weights FILE"
+            f"file on another machine and give it: --weights FILE (recipes: WEIGHTS=FILE)."
         ) from None
     return read_state_dict(file)

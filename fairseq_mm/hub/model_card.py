@@ -96,32 +96,34 @@ def _introduction(config: Mapping[str, Any], checkpoint: Checkpoint) -> str:
 def _usage(config: Mapping[str, Any], checkpoint: Checkpoint) -> str:
     library = str(checkpoint.extractor.get("library", "")).partition(" ")[0]
     extras = ["fairseq", "hub", *(["timm"] if library == "timm" else [])]
+    weights = str(checkpoint.extractor.get("weights", ""))
+    has_file = len(weights) == 64  # recorded by its SHA-256
+    option, argument = (" --weights FILE", ', weights="FILE"') if has_file else ("", "")
     lines = [
         "## Use",
         "",
         "```bash",
         f"pip install 'fairseq-mm[{','.join(extras)}]'",
-        _command(checkpoint),
+        f"{_command(checkpoint)}{option}",
         "```",
         "",
         "```python",
         "import fairseq_mm",
         "",
-        f'model = fairseq_mm.from_pretrained("{PLACEHOLDER}")',
+        f'model = fairseq_mm.from_pretrained("{PLACEHOLDER}"{argument})',
         "```",
         "",
     ]
     notes = []
-    weights = str(checkpoint.extractor.get("weights", ""))
     if checkpoint.extractor.get("extractor") == VECTORS_EXTRACTOR:
         notes.append(
             "It reads vectors of an embedding model: give that model (`--embedding`; in Python "
             "`embedding=`)."
         )
-    elif len(weights) == 64:  # a file, recorded by its SHA-256
+    elif has_file:
         notes.append(
-            "Images and videos are read with the extractor below. Give its weights file "
-            f"(`--weights FILE`), whose SHA-256 is {_code(weights)}."
+            "Images and videos are read with the extractor below. FILE is its weights file, whose "
+            f"SHA-256 is {_code(weights)}."
         )
     elif checkpoint.feature_dim and not checkpoint.extractor.get("extractor"):
         notes.append("The extractor is not recorded: give features (`--features STORE`).")
@@ -138,7 +140,7 @@ def _command(checkpoint: Checkpoint) -> str:
         return f"fairseq-mm tell {name} --n 3"
     commands = {
         "captions": f"fairseq-mm caption photo.jpg {name}",
-        "vectors": f"fairseq-mm rank DATA {name}",
+        "vectors": f"fairseq-mm index FOLDER {name}",
         "albums": f"fairseq-mm tell 1.jpg 2.jpg 3.jpg 4.jpg 5.jpg {name}",
         "prompts": f'fairseq-mm tell --prompt "A dragon opens a bakery ." {name}',
         "summaries": f"fairseq-mm summarize --transcript lesson.srt {name}",

@@ -66,7 +66,11 @@ def from_checkpoints(
         checkpoint.check_generates_alone()
     loaded = build_models(checkpoints, device)
     if loaded.extractor:
-        _refuse(first, data=data)
+        _refuse(
+            first,
+            "; its checkpoint has the dictionaries. A split is an input: DATA --split NAME",
+            data=data,
+        )
     prompt_generator = None
     if prompt_model is not None:
         if loaded.source_dictionary is None or loaded.feature_dim:
@@ -80,12 +84,12 @@ def from_checkpoints(
         )
 
 
-def _refuse(checkpoint: Checkpoint, **arguments: Any) -> None:
+def _refuse(checkpoint: Checkpoint, hint: str = "", **arguments: Any) -> None:
     """Raise UserError if a keyword argument, which the model does not use, is not None."""
     for name, value in arguments.items():
         if value is not None:
             raise UserError(
-                f"`{name}` is no option of {checkpoint.path} (--arch {checkpoint.arch})."
+                f"`{name}` is no option of {checkpoint.path} (--arch {checkpoint.arch}){hint}."
             )
 
 

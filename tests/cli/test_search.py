@@ -38,7 +38,7 @@ def test_a_search_ranks_by_the_cosine(trained_embedder, indexed, search):
     assert out.splitlines() == [
         f"{rank}\t{cosines[i]:.4f}\t{paths[i]}" for rank, i in enumerate(order, 1)
     ]
-    status, out, _ = search(indexed, SENTENCE, "--count", 2)
+    status, out, _ = search(indexed, SENTENCE, "--top", 2)
     assert names_of(out) == [os.path.basename(paths[i]) for i in order[:2]]
 
 
@@ -54,7 +54,7 @@ def test_several_queries_are_answered_one_after_the_other(indexed, search, tmp_p
     mixed = search(indexed, WORDS[0], "--image", image, WORDS[1])
     assert mixed == (status, out, "")
     target = tmp_path / "found.jsonl"
-    status, out, err = search(indexed, WORDS[0], WORDS[1], "--count", 3, "--output", target)
+    status, out, err = search(indexed, WORDS[0], WORDS[1], "--top", 3, "--output", target)
     assert (status, out, err) == (0, "", f"wrote {target}: 6 images\n")
     records = [json.loads(line) for line in target.read_text().splitlines()]
     assert [record["query"] for record in records] == [WORDS[0]] * 3 + [WORDS[1]] * 3
@@ -62,7 +62,7 @@ def test_several_queries_are_answered_one_after_the_other(indexed, search, tmp_p
     for record, line in zip(records[:3], first.splitlines()):
         assert line == f"{record['rank']}\t{record['score']:.4f}\t{record['path']}"
         assert record["path"] == os.path.join(indexed, record["id"])
-    status, out, _ = search(indexed, WORDS[0], WORDS[1], "--count", 3, "--jsonl")
+    status, out, _ = search(indexed, WORDS[0], WORDS[1], "--top", 3, "--jsonl")
     assert out == target.read_text()
 
 
@@ -158,7 +158,7 @@ def test_images_that_vanished_are_left_out_and_counted(photos, search):
     names = names_of(search(photos, SENTENCE)[1])
     for name in names[:2]:
         next(photos.rglob(name)).unlink()
-    status, out, err = search(photos, SENTENCE, "--count", 2)
+    status, out, err = search(photos, SENTENCE, "--top", 2)
     assert status == 0
     assert names_of(out) == names[2:4]
     assert one_line(err).startswith("2 images are left out, vanished since the folder was indexed")

@@ -200,7 +200,7 @@ def test_a_release_without_some_of_its_images_is_refused_before_features(run_rec
 
 def test_own_images_are_trained_on_as_long_as_their_number_asks(run_recipe, tmp_path):
     (tmp_path / "own").mkdir()
-    line = '{"image": "1.jpg", "captions": ["A dog ."]}\n'
+    line = '{"image": "pictures/1.jpg", "captions": ["A dog ."]}\n'
     for images, captions, size, updates in (
         (30, 100, "3", 500),
         (4000, 20_000, "400", 3125),
@@ -217,7 +217,7 @@ def test_own_images_are_trained_on_as_long_as_their_number_asks(run_recipe, tmp_
         assert ("--threshold" in prepare) == (images < 1000)
         for call in calls[2:4]:
             assert parse_training(call).max_update == updates
-        assert calls[-1][2] == "own"
+        assert calls[-1][2] == "own/pictures"  # which is indexed
     # lines that have a split keep it; another number of updates, and other weights
     (tmp_path / "own" / "captions.jsonl").write_text(line.replace("}", ', "split": "train"}'))
     (tmp_path / "w.pt").touch()
@@ -230,10 +230,6 @@ def test_own_images_are_trained_on_as_long_as_their_number_asks(run_recipe, tmp_
     assert extract[extract.index("--weights") + 1] == "w.pt"
     assert parse_training(train).max_update == 7
     assert (tmp_path / "out4000" / "m_rnn" / "mobilenet_v2.pt").exists()
-    error = run_recipe(EXAMPLE, "own_images", "a.jsonl", "out4000", status=2, UPDATES="0")
-    assert error == "UPDATES must be a number of 1 or more, but is 0.\n"
-    error = run_recipe(EXAMPLE, "own_images", "a.jsonl", "out4000", status=2)
-    assert error == "a.jsonl: no such file.\n"
 
 
 def test_steps_that_were_done_with_other_inputs_are_refused(run_recipe, tmp_path):
