@@ -148,8 +148,8 @@ def _info(args: argparse.Namespace) -> None:
         print(json.dumps({**facts, "digest": store.digest, "attributes": store.attributes}))
         return
     # --json has the fields as they are; people read one line a fact
-    facts["rows"] = f"{facts['rows']} ({low if low == high else f'{low} to {high}'} an item)"
     del facts["rows_per_item"]
+    facts["rows"] = f"{facts['rows']} ({low if low == high else f'{low} to {high}'} an item)"
     for name, value in facts.items():
         print(f"{name.replace('_', ' '):<26} {value}")
     for name, value in sorted(store.attributes.items()):
@@ -190,15 +190,22 @@ def _import(args: argparse.Namespace) -> None:
         import_features,
         open_source,
     )
+    from fairseq_mm.extract.preprocessing import Preprocessing
 
     arguments.check_writable("--output", args.output)
     source = open_source(args.source, ids_path=args.ids, array=args.array)
+    preprocessing = args.preprocessing
+    if preprocessing is not None:
+        values = parse_object(preprocessing, "--preprocessing")
+        values = {**dataclasses.asdict(Preprocessing()), **values}
+        # through from_json, which checks the values, and back to the form that extract writes
+        preprocessing = Preprocessing.from_json(json.dumps(values)).to_json()
     attributes = extractor_attributes(
         extractor=args.extractor,
         weights=args.weights,
         layer=args.layer,
         grid=args.grid,
-        preprocessing=_complete_preprocessing(args.preprocessing),
+        preprocessing=preprocessing,
     )
     if args.extractor and args.layer:
         from fairseq_mm.extract.networks import check_layer
@@ -221,17 +228,6 @@ def _import(args: argparse.Namespace) -> None:
             "summarize files that are not in it",
             file=sys.stderr,
         )
-
-
-def _complete_preprocessing(text: Optional[str]) -> Optional[str]:
-    """Fill missing fields in the JSON object of ``--preprocessing`` with extract's defaults."""
-    from fairseq_mm.extract.preprocessing import Preprocessing
-
-    if text is None:
-        return None
-    values = {**dataclasses.asdict(Preprocessing()), **parse_object(text, "--preprocessing")}
-    # through from_json, which checks the values, and back to the form that extract writes
-    return Preprocessing.from_json(json.dumps(values)).to_json()
 
 
 def _progress_bar(label: str) -> Callable[[Iterable[str]], Iterable[str]]:

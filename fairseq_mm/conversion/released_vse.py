@@ -39,7 +39,7 @@ from fairseq_mm.conversion.new_checkpoint import (
 )
 from fairseq_mm.conversion.output_folder import output_folder
 from fairseq_mm.data.caption_text import RESERVED_TOKENS
-from fairseq_mm.data.numpy_files import DAMAGE, load_numpy, read_member
+from fairseq_mm.data.numpy_files import load_numpy, read_member
 from fairseq_mm.data.output_file import library_errors
 from fairseq_mm.data.story_text import SEPARATOR
 from fairseq_mm.errors import UserError
@@ -94,7 +94,7 @@ def is_numpy_archive(path: str) -> bool:
     try:
         with zipfile.ZipFile(path) as archive:
             return any(name.endswith(".npy") for name in archive.namelist())
-    except DAMAGE:
+    except Exception:
         return False
 
 

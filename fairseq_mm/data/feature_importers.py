@@ -34,7 +34,7 @@ from fairseq_mm.data.feature_store import (
 from fairseq_mm.data.feature_store_writer import FeatureStoreWriter
 from fairseq_mm.data.input_files import compute_sha256, read_lines
 from fairseq_mm.data.numpy_files import StreamedArray, load_numpy, read_member
-from fairseq_mm.errors import UserError
+from fairseq_mm.errors import UserError, file_errors
 
 logger = logging.getLogger(__name__)
 
@@ -57,13 +57,6 @@ class FeatureSource:
     keys: Sequence[str]
     read: Callable[[int], np.ndarray]
 
-    def __post_init__(self) -> None:
-        if not self.keys:
-            raise UserError(f"{self.name}: no items found.")
-        if len(set(self.keys)) < len(self.keys):
-            twice = next(key for i, key in enumerate(self.keys) if key in self.keys[:i])
-            raise UserError(f"{self.name}: the id {twice!r} stands for two items.")
-
 
 def open_source(
     path: Union[str, os.PathLike],
@@ -77,14 +70,21 @@ def open_source(
     the array to read, if the ``.npz`` files of a folder have several.
     """
     path = Path(path)
-    is_array = path.suffix == ".npy"
-    if (ids_path and not is_array) or (array and not path.is_dir()):
-        raise UserError(f"{path}: --ids is for one .npy file, and --array for a folder.")
-    if path.is_dir():
-        return _open_folder(path, array)
-    if path.suffix not in (".npy", ".npz") or not path.exists():
-        raise UserError(f"{path}: must be a folder, an .npy or an .npz file.")
-    return _open_array(path, ids_path) if is_array else _open_npz(path)
+    with file_errors(path, "cannot be imported"):
+        if path.is_dir() and not ids_path:
+            source = _open_folder(path, array)
+        elif path.suffix == ".npz" and not ids_path and not array:
+            source = _open_npz(path)
+        elif path.suffix == ".npy" and not array:
+            source = _open_array(path, ids_path)
+        else:
+            raise ValueError(
+                "must be a folder of .npy or .npz files (the latter with --array if they have "
+                "several), an .npz file, or an .npy file with --ids"
+            )
+        if not source.keys:
+            raise ValueError("it has no items")
+    return source
 
 
 def import_features(
@@ -193,29 +193,22 @@ def extractor_attributes(
 ) -> dict[str, object]:
     """Return attributes of a store that describe an extractor, with the names that ``fairseq-mm
     extract`` uses. ``weights`` is a state dict file, whose SHA-256 is saved, or ``ORIGIN:NAME``."""
-    attributes: dict[str, object] = {"extractor": extractor, "layer": layer}
-    if weights is not None and os.path.exists(weights):
-        attributes["weights"] = compute_sha256(weights)
-    elif weights is not None:
-        if ":" not in weights:  # a colon marks the name of published weights
-            raise UserError(f"{weights}: weights file not found.")
-        attributes["weights"] = weights
+    # a colon marks the name of published weights
+    if weights is not None and (os.path.exists(weights) or ":" not in weights):
+        weights = compute_sha256(weights)
+    attributes: dict[str, object] = {"extractor": extractor, "layer": layer, "weights": weights}
+    attributes["preprocessing"] = preprocessing
     if extractor is not None:
         attributes["grid"] = int(grid)
-    if preprocessing is not None:
-        attributes["preprocessing"] = preprocessing
     return {name: value for name, value in attributes.items() if value is not None}
 
 
 def _open_folder(folder: Path, array: Optional[str]) -> FeatureSource:
-    # sorted, since the order of a folder depends on the file system and a continued import needs
-    # the same order
-    names = sorted(path.name for path in folder.glob("*.npy"))
-    names = names or sorted(path.name for path in folder.glob("*.npz"))
-    if not names:
-        raise UserError(f"{folder}: no files *.npy in this folder.")
-    keys = [name[: -len(".npy")] for name in names]
-    return FeatureSource(folder.name, keys, lambda i: _read_file(folder / names[i], array))
+    # sorted, since the order of a folder depends on the file system
+    paths = sorted(folder.glob("*.npy")) or sorted(folder.glob("*.npz"))
+    return FeatureSource(
+        folder.name, [path.stem for path in paths], lambda i: _read_file(paths[i], array)
+    )
 
 
 def _read_file(path: Path, array: Optional[str]) -> np.ndarray:
@@ -239,22 +232,33 @@ def _open_npz(path: Path) -> FeatureSource:
     ids = [str(key) for key in read_member(archive, path, "ids")]
     rows = StreamedArray(path, "features")
     if len(ids) != rows.shape[0]:
-        raise UserError(f"{path}: has {len(ids)} `ids`, but {rows.shape[0]} items of `features`.")
+        raise ValueError(f"it has {len(ids)} `ids`, but {rows.shape[0]} items of `features`")
     return FeatureSource(path.name, ids, lambda i: _to_rows(rows.read(i), str(path)))
 
 
 def _open_array(path: Path, ids_path: Optional[str]) -> FeatureSource:
     rows = load_numpy(path)
     captions = path.with_name(path.name.replace("_ims.npy", "_caps.txt"))
+    rest = 0
     if ids_path is not None:
         ids = _read_ids(ids_path)
-        firsts, ids = _find_first_rows(path, rows, ids, ids_path)
     elif captions != path and captions.exists():
-        repeats = _count_repeats(path, rows, str(captions))
-        firsts = list(range(0, len(rows), repeats))
-        ids = [str(i) for i in range(len(firsts))]
+        count, rest = divmod(len(_read_ids(str(captions))), CAPTIONS_PER_IMAGE)
+        ids = [str(i) for i in range(count)]
     else:
-        raise UserError(f"{path}: an array needs the ids of its items: --ids FILE with one a line.")
+        raise ValueError("an array needs the ids of its items: --ids FILE with one a line")
+    # files of Kiros et al. repeat the row of an image for each caption, others of VSE++ do not
+    repeats, more = divmod(len(rows), max(1, len(ids)))
+    if rest or more or repeats not in (1, CAPTIONS_PER_IMAGE):
+        raise ValueError(
+            f"it has {len(rows)} rows: must have one or {CAPTIONS_PER_IMAGE} for each of "
+            f"{len(ids)} images"
+        )
+    firsts = list(range(0, len(rows), repeats))
+    if repeats == 1:
+        # the list may repeat an id for each caption of an image, as the rows do
+        firsts = [i for i, name in enumerate(ids) if not i or ids[i - 1] != name]
+        ids = [ids[i] for i in firsts]
     ends = [*firsts[1:], len(rows)]
 
     def read(i: int) -> np.ndarray:
@@ -271,55 +275,11 @@ def _open_array(path: Path, ids_path: Optional[str]) -> FeatureSource:
     return FeatureSource(path.name, ids, read)
 
 
-def _find_first_rows(
-    path: Path, rows: np.ndarray, ids: list[str], ids_path: str
-) -> tuple[list[int], list[str]]:
-    """Return the index of each image's first row in ``rows``, and the id of each image.
-
-    An image has one row, or five equal rows, one per caption. ``ids`` has one id per row, or one id
-    for every five rows.
-    """
-    repeats, rest = divmod(len(rows), len(ids)) if ids else (0, 0)
-    if rest or repeats not in (1, CAPTIONS_PER_IMAGE):
-        raise UserError(
-            f"{path} has {len(rows)} rows, but {ids_path} has {len(ids)} ids: must be as many, or "
-            f"{CAPTIONS_PER_IMAGE} rows an id."
-        )
-    if repeats > 1:
-        return list(range(0, len(rows), repeats)), ids
-    # the list may repeat an id for each caption of an image, as the rows do
-    firsts = [i for i, name in enumerate(ids) if not i or ids[i - 1] != name]
-    return firsts, [ids[i] for i in firsts]
-
-
-def _count_repeats(path: Path, rows: np.ndarray, captions_path: str) -> int:
-    captions = len(_read_ids(captions_path))
-    # files of Kiros et al. repeat the row of an image for each caption, others of VSE++ do not
-    if captions == CAPTIONS_PER_IMAGE * len(rows):
-        return 1
-    if captions == len(rows) and captions % CAPTIONS_PER_IMAGE == 0:
-        return CAPTIONS_PER_IMAGE
-    raise UserError(
-        f"{path} has {len(rows)} rows, but {captions_path} has {captions} captions: must be one "
-        f"row a caption, or {CAPTIONS_PER_IMAGE} captions a row."
-    )
-
-
-def open_files(name: str, paths: Mapping[str, Path], *, dim: int) -> FeatureSource:
-    """Return a source of features ``[T, dim]`` that reads each image or video from its own ``.npy``
-    or ``.npz`` file; ``name`` is saved in the store."""
+def open_files(name: str, paths: Mapping[str, Path]) -> FeatureSource:
+    """Return a source of features that reads each image or video from its own ``.npy`` or ``.npz``
+    file; ``name`` is saved in the store."""
     keys = list(paths)
-
-    def read(i: int) -> np.ndarray:
-        path = paths[keys[i]]
-        rows = _read_file(path, None)
-        if rows.shape[1] != dim or not len(rows):
-            raise UserError(
-                f"{path}: must be [T, {dim}] with T of 1 or more, but is {list(rows.shape)}."
-            )
-        return rows
-
-    return FeatureSource(name, keys, read)
+    return FeatureSource(name, keys, lambda i: _read_file(paths[keys[i]], None))
 
 
 def _read_ids(path: str) -> list[str]:

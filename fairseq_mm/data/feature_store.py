@@ -31,13 +31,12 @@ import h5py
 import numpy as np
 
 from fairseq_mm.data.input_files import read_json
-from fairseq_mm.errors import UserError, first_line
+from fairseq_mm.errors import UserError, file_errors
 
 Progress = Callable[[Iterable[str]], Iterable[str]]
 
 FORMAT = "fairseq_mm feature store"
 FORMAT_VERSION = 1
-MEMBERS = ("features", "offsets", "ids")
 SOURCE_MEMBERS = ("source_sizes", "source_times", "source_digests")
 # attributes of the file itself, not of the features: a copy must not inherit them. Version 0.2
 # wrote `content_checksum`, which does not cover the extractor
@@ -102,57 +101,35 @@ class FeatureStore:
     ) -> None:
         self.path = os.fspath(path)
         self.preload = preload
-        self._index: Optional[dict[str, int]] = None
         self._sources: Optional[tuple[np.ndarray, ...]] = None
         self._drop_handles()
-        try:
+        # the type of h5py's error depends on which byte of a file is damaged
+        with file_errors(self.path, "is no feature store of fairseq-mm, or is damaged"):
             self._size_and_time = self._read_size_and_time()
             with h5py.File(self.path, "r", locking=False) as file:
                 self._read_layout(file, prefix)
-        except FileNotFoundError:
-            raise UserError(f"{self.path}: feature store not found.") from None
-        except UserError:
-            raise
-        # the type of h5py's error depends on which byte of a file is damaged
-        except (OSError, RuntimeError, LookupError, ValueError, TypeError) as error:
-            raise UserError(
-                f"{self.path}: is no HDF5 file, or is damaged: {first_line(error)}"
-            ) from None
         if preload:
             self._open_rows()
 
     def _read_layout(self, file: h5py.File, prefix: str) -> None:
-        missing = [name for name in MEMBERS if name not in file]
-        version = file.attrs.get("format_version")
-        if missing or version is None:
-            raise UserError(
-                f"{self.path}: is an HDF5 file but no feature store "
-                f"({', '.join(missing) or 'the attribute format_version'} is missing). Make one "
-                "with: fairseq-mm extract, or fairseq-mm store import"
-            )
-        if version > FORMAT_VERSION:
-            raise UserError(
-                f"{self.path}: feature store of format version {version}, but this version of "
-                f"fairseq-mm reads up to {FORMAT_VERSION}. Update it: pip install -U fairseq-mm"
-            )
+        version = file.attrs["format_version"]
         features = file["features"]
         self.dtype = features.dtype.newbyteorder("=")
-        if features.ndim != 2 or self.dtype not in (np.float16, np.float32):
-            raise UserError(
-                f"{self.path}: `features` must be [rows, dim] of float16 or float32, but is "
-                f"{list(features.shape)} of {features.dtype}."
-            )
         self._num_rows, self.dim = features.shape
         keys = file["ids"].asstr()[:].tolist()
         self.ids = [prefix + key for key in keys] if prefix else keys
-        self._build_index()
+        self._index = {key: i for i, key in enumerate(self.ids)}
         self._offsets = file["offsets"][:].astype(np.int64)
         ends = (len(self._offsets), self._offsets[0], self._offsets[-1])
-        if ends != (len(keys) + 1, 0, self._num_rows) or (np.diff(self._offsets) < 1).any():
-            raise UserError(
-                f"{self.path}: `offsets` must grow from 0 to the {self._num_rows} rows, with one "
-                f"number more than the {len(keys)} ids, but does not."
-            )
+        is_ended = ends == (len(keys) + 1, 0, self._num_rows)
+        for fault, is_there in (
+            (f"format version {version}, which is newer", version > FORMAT_VERSION),
+            (f"features of {self.dtype}", self.dtype not in (np.float16, np.float32)),
+            ("an id twice", len(self._index) < len(keys)),
+            ("offsets of other rows", not is_ended or (np.diff(self._offsets) < 1).any()),
+        ):
+            if is_there:
+                raise ValueError(f"it has {fault}")
         # rows in chunks, in other files or with other bytes than the dtype's are left to libhdf5
         is_plain = features.file.filename == file.filename and features.id.get_type().equal(
             h5py.h5t.py_create(self.dtype)
@@ -167,26 +144,20 @@ class FeatureStore:
         status = os.stat(self.path)
         return status.st_size, status.st_mtime_ns
 
-    def _build_index(self) -> dict[str, int]:
-        index = {key: i for i, key in enumerate(self.ids)}
-        if len(index) != len(self.ids):
-            twice = next(key for i, key in enumerate(self.ids) if index[key] != i)
-            raise UserError(f"{self.path}: the id {twice!r} stands in it twice.")
-        self._index = index
-        return index
-
     def __len__(self) -> int:
         return len(self.ids)
 
     def __contains__(self, key: object) -> bool:
-        return key in self._get_index()
+        return key in self._index
 
     def __getstate__(self) -> dict[str, object]:
-        state = self.__dict__.copy()
-        # handles are valid in one process only; index, records and rows are made again when needed
-        for name in ("_index", "_sources", "_rows", "_file", "_file_pid"):
-            state[name] = None
-        return state
+        # handles are valid in one process only; the others are made again
+        left_out = ("_index", "_sources", "_rows", "_file", "_file_pid")
+        return {**self.__dict__, **dict.fromkeys(left_out)}
+
+    def __setstate__(self, state: Mapping[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._index = {key: i for i, key in enumerate(self.ids)}
 
     def __repr__(self) -> str:
         return f"FeatureStore({self.path!r}: {len(self)} items, dim {self.dim}, {self.dtype})"
@@ -200,8 +171,8 @@ class FeatureStore:
         """Read the features ``[R, D]`` of the image or video ``key``, as a new array."""
         i = self._get_position(key)
         rows = self._read_rows(self._offsets.item(i), self._offsets.item(i + 1))
-        if not self.rows_finite and not is_finite(rows):
-            raise UserError(not_finite_message(self.path, key))
+        if not self.rows_finite:
+            check_rows_finite(rows, self.path, key)
         return rows
 
     def read_all(self) -> np.ndarray:
@@ -232,7 +203,7 @@ class FeatureStore:
             if not is_finite(rows):
                 row = start + int(np.flatnonzero(~np.isfinite(rows).all(axis=1))[0])
                 i = int(np.searchsorted(self._offsets, row, side="right")) - 1
-                raise UserError(not_finite_message(self.path, self.ids[i]))
+                check_rows_finite(rows, self.path, self.ids[i])
         self.rows_finite = True
 
     def check_content(self, progress: Progress = iter) -> str:
@@ -269,17 +240,11 @@ class FeatureStore:
         self._file: Optional[h5py.File] = None
         self._file_pid: Optional[int] = None
 
-    def _get_index(self) -> dict[str, int]:
-        # a pickle holds the ids, but not the index, which is built from them
-        return self._build_index() if self._index is None else self._index
-
     def _get_position(self, key: str) -> int:
         try:
-            # a call of _get_index at each read would slow down random reads of small rows
-            index = self._get_index() if self._index is None else self._index
-            return index[key]
+            return self._index[key]
         except KeyError:
-            raise UserError(missing_key_message(key, self.ids, [self.path])) from None
+            raise missing_key_error(key, self.ids, [self.path]) from None
 
     def _read_rows(self, start: int, end: int) -> np.ndarray:
         return np.array(self._open_rows()[start:end], dtype=self.dtype)
@@ -375,19 +340,13 @@ class FeatureStores:
         for store in self.stores:
             if key in store:
                 return store
-        paths = [store.path for store in self.stores]
-        raise UserError(missing_key_message(key, self.ids, paths))
+        raise missing_key_error(key, self.ids, [store.path for store in self.stores])
 
 
 def _check_fit(first: FeatureStore, second: FeatureStore) -> None:
     """Raise UserError if the stores have a common id, or differ in dimension or extractor."""
-    if first.dim != second.dim:
-        raise UserError(
-            f"{second.path}: features have dimension {second.dim}, but those of {first.path} have "
-            f"{first.dim}."
-        )
-    for name in EXTRACTOR_ATTRIBUTES:
-        ours, theirs = (store.attributes.get(name) for store in (first, second))
+    for name in ("dim", *EXTRACTOR_ATTRIBUTES):
+        ours, theirs = ({**x.attributes, "dim": x.dim}.get(name) for x in (first, second))
         # version 0.2 recorded another digest of the weights, without this prefix
         is_older = name == "weights_digest" and not str(ours)[:6] == str(theirs)[:6] == "names:"
         if ours != theirs and ours is not None and theirs is not None and not is_older:
@@ -395,7 +354,7 @@ def _check_fit(first: FeatureStore, second: FeatureStore) -> None:
                 f"{second.path}: made with {name} = {theirs!r}, but {first.path} with "
                 f"{name} = {ours!r}."
             )
-    twice = first._get_index().keys() & second._get_index().keys()
+    twice = first._index.keys() & second._index.keys()
     if twice:
         raise UserError(
             f"the id {min(twice)!r} stands both in {first.path} and in {second.path} "
@@ -484,11 +443,9 @@ def is_finite(rows: np.ndarray) -> bool:
     return bool(np.isfinite(rows).all())
 
 
-def missing_key_message(key: object, ids: Sequence[str], paths: Sequence[str]) -> str:
-    """Return a message of one line about a key that no store has, with the most similar id.
-
-    ``ids`` are the ids of all stores, ``paths`` the paths of the stores.
-    """
+def missing_key_error(key: object, ids: Sequence[str], paths: Sequence[str]) -> UserError:
+    """Return an error about a key that no store of ``paths`` has, with the most similar of all
+    ``ids`` of the stores."""
 
     # if a key is missing, most often only its folder, suffix or case differ from an id
     def bare(text: str) -> str:
@@ -497,13 +454,14 @@ def missing_key_message(key: object, ids: Sequence[str], paths: Sequence[str]) -
     wanted = bare(str(key))
     closest = [candidate for candidate in ids if bare(candidate) == wanted][:1]
     closest = closest or difflib.get_close_matches(str(key), ids[:MAX_SEARCHED_FOR_HINT], n=1)
-    message = f"{' or '.join(paths)}: no features for {key!r} among {len(ids)} items."
-    return f"{message} Closest: {closest[0]!r}" if closest else message
+    hint = f" Closest: {closest[0]!r}" if closest else ""
+    where = " or ".join(paths)
+    return UserError(f"{where}: no features for {key!r} among {len(ids)} items.{hint}")
 
 
-def not_finite_message(path: str, key: str) -> str:
-    """Return a message of one line about the image or video ``key``: features are not finite."""
-    return f"{path}: the features of {key!r} have NaN or infinite values."
+def check_rows_finite(rows: np.ndarray, path: str, key: str) -> None:
+    if not is_finite(rows):
+        raise UserError(f"{path}: the features of {key!r} have NaN or infinite values.")
 
 
 def _to_python_value(value: object) -> object:

@@ -41,15 +41,14 @@ from fairseq_mm.data.feature_store import (
     PIECE_BYTES,
     SOURCE_MEMBERS,
     Source,
+    check_rows_finite,
     digest_of_extractor,
     digest_of_item,
     digest_text,
-    is_finite,
-    not_finite_message,
 )
 from fairseq_mm.data.folder_lock import locked_folder
 from fairseq_mm.data.input_files import read_json
-from fairseq_mm.errors import UserError
+from fairseq_mm.errors import UserError, file_errors
 
 logger = logging.getLogger(__name__)
 
@@ -95,10 +94,8 @@ class FeatureStoreWriter:
         self._files = contextlib.ExitStack()
         self._is_open = False
         try:
-            self._open(overwrite, resume)
-        except OSError as error:
-            self.close()
-            raise UserError(f"{self.partial_path}: cannot write: {error.strerror}.") from None
+            with file_errors(self.partial_path, "cannot be written", OSError):
+                self._open(overwrite, resume)
         except BaseException:
             # also Ctrl-C: no context is entered yet that would release the lock
             self.close()
@@ -111,9 +108,7 @@ class FeatureStoreWriter:
         self._digest = 0
 
     def _open(self, overwrite: bool, resume: bool) -> None:
-        if os.path.isdir(self.path):
-            raise UserError(f"{self.path}: is a folder, but must be the name of a file to make.")
-        if os.path.exists(self.path) and not overwrite:
+        if os.path.isdir(self.path) or (os.path.exists(self.path) and not overwrite):
             raise UserError(f"{self.path}: exists already. Delete it, or replace it: --overwrite")
         self._files.enter_context(locked_folder(self.partial_path))
         if not resume:
@@ -230,12 +225,11 @@ class FeatureStoreWriter:
         line = ("\t".join(fields) + "\n").encode()
         try:
             # in this order: a line without its rows would claim an item that does not exist
-            _write_all(self._rows, content)
-            _write_all(self._journal, line)
-        except BaseException as error:
+            with file_errors(self.partial_path, "cannot be written", OSError):
+                _write_all(self._rows, content)
+                _write_all(self._journal, line)
+        except BaseException:
             self.close()  # the last item may be incomplete: only a new writer checks that
-            if isinstance(error, OSError):
-                raise UserError(f"{self.partial_path}: cannot write: {error.strerror}.") from None
             raise
         self._add_item(key, content, source or _NO_SOURCE)
 
@@ -249,16 +243,10 @@ class FeatureStoreWriter:
                 f"{self.path}: features of {key!r} must be [rows, {self.dim}] with one row or "
                 f"more, but are {list(np.shape(rows))}."
             )
-        # numpy warns of values that become infinite; the message below names the item
+        # numpy warns of values that become infinite; the check below names the item
         with np.errstate(over="ignore"):
             stored = np.ascontiguousarray(array, dtype=self.dtype)
-        if not is_finite(stored):
-            if not np.isfinite(array).all():
-                raise UserError(not_finite_message(self.path, key))
-            largest = float(np.abs(array.astype(np.float64)).max())
-            raise UserError(
-                f"{self.path}: features of {key!r} reach {largest:.3g}, too large for {self.dtype}."
-            )
+        check_rows_finite(stored, self.path, key)
         return stored
 
     def finish(self) -> None:
@@ -267,13 +255,12 @@ class FeatureStoreWriter:
         if not self._is_open:
             raise ValueError(f"{self.path}: the writer is closed.")
         try:
-            self._write_store(self._file("store"))
-            os.replace(self._file("store"), self.path)
-            # the journal first: what is left after a kill is then no run that could be continued
-            os.remove(self._file("journal"))
-            shutil.rmtree(self.partial_path)
-        except OSError as error:
-            raise UserError(f"{self.path}: cannot write: {error.strerror or error}.") from None
+            with file_errors(self.path, "cannot be written", OSError):
+                self._write_store(self._file("store"))
+                os.replace(self._file("store"), self.path)
+                # the journal first: what is left after a kill is then no run to be continued
+                os.remove(self._file("journal"))
+                shutil.rmtree(self.partial_path)
         finally:
             self._is_open = False
             self.close()

@@ -1,49 +1,22 @@
 """Reads numpy's files without unpickling and without filling the memory."""
 
-import contextlib
 import errno
 import io
 import math
 import os
-import tokenize
 import zipfile
-import zlib
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Optional, Union
+from typing import Any, Optional
 
 import numpy as np
 
-from fairseq_mm.errors import UserError
-
-# errors of numpy and zipfile for a file that is damaged or no array: numpy parses the header as
-# Python and allocates the size that it declares
-DAMAGE = (
-    ValueError, OSError, EOFError, LookupError, TypeError, AttributeError, SyntaxError,
-    MemoryError, OverflowError, RuntimeError, tokenize.TokenError, zipfile.BadZipFile, zlib.error,
-)  # fmt: skip
-
-
-@contextlib.contextmanager
-def _damage_of(path: Union[str, Path]) -> Iterator[None]:
-    """Name the file in errors of numpy and zipfile."""
-    try:
-        yield
-    except DAMAGE as error:
-        if "pickle" in str(error) or "Python objects" in str(error):
-            raise UserError(
-                f"{path}: holds pickled Python objects, which are never loaded here (a pickle can "
-                f"run any program). If you trust its origin, save the numbers alone once: "
-                f"numpy.save('plain.npy', numpy.stack(list(numpy.load({Path(path).name!r}, "
-                f"allow_pickle=True))).astype('float32'))"
-            ) from None
-        raise UserError(f"{path}: is no numpy file, or is cut short: {error}") from None
+from fairseq_mm.errors import file_errors
 
 
 def load_numpy(path: Path) -> Any:
     """Open an ``.npy`` file (mapped, since it may be larger than the memory) or an ``.npz`` file.
     Raise UserError if it is damaged, is the other kind, or holds Python objects."""
-    with _damage_of(path):
+    with file_errors(path):
         content = np.load(path, mmap_mode="r", allow_pickle=False)
         if isinstance(content, np.ndarray) != (path.suffix == ".npy"):
             raise ValueError("a single array must be named .npy, and an archive .npz")
@@ -54,7 +27,7 @@ def read_array(content: bytes, name: str) -> np.ndarray:
     """Return the array in the content of an ``.npy`` file, which may be hostile. Raise UserError if
     the content is damaged, or holds Python objects. ``name`` names the file in messages."""
     stream = io.BytesIO(content)
-    with _damage_of(name):
+    with file_errors(name):
         shape, fortran_order, dtype = _read_header(stream)
         declared, size = math.prod(shape) * dtype.itemsize, len(content) - stream.tell()
         # numpy would allocate the declared size before it reads the numbers
@@ -68,14 +41,14 @@ def new_mapped_array(path: Path, shape: tuple[int, ...], dtype: Any) -> np.memma
     """Create an ``.npy`` file of zeros, mapped for writing. Raise UserError if the disk is full."""
     array = np.lib.format.open_memmap(str(path), mode="w+", dtype=dtype, shape=shape)
     if hasattr(os, "posix_fallocate"):
-        try:
-            with open(path, "r+b") as file:
+        with file_errors(path, "cannot be written", OSError), open(path, "r+b") as file:
+            try:
                 # numpy makes a sparse file: a later write to it on a full disk would end in SIGBUS
                 os.posix_fallocate(file.fileno(), 0, os.path.getsize(path))
-        except OSError as error:
-            # file systems that cannot reserve space: the array works as long as the disk has room
-            if error.errno not in (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP):
-                raise UserError(f"{path}: cannot be written ({error.strerror}).") from None
+            except OSError as error:
+                # a file system that cannot reserve space works as long as the disk has room
+                if error.errno not in (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP):
+                    raise
     return array
 
 
@@ -83,13 +56,11 @@ def read_member(archive: np.lib.npyio.NpzFile, path: Path, name: Optional[str]) 
     """Read one array of an ``.npz`` file; if ``name`` is None, the file must have a single array.
     Raise UserError if there is no array of that name, or the array is damaged or holds Python
     objects. ``path`` is the path of ``archive``, for messages."""
-    names = list(archive.files)
-    if name is None and len(names) == 1:
-        name = names[0]
-    if name not in names:
-        wanted = "one array, or --array NAME" if name is None else f"an array {name!r}"
-        raise UserError(f"{path}: must have {wanted}, but has: {', '.join(names) or 'none'}.")
-    with _damage_of(path):
+    with file_errors(path):
+        if name is None and len(archive.files) == 1:
+            return archive[archive.files[0]]
+        if name not in archive.files:
+            raise ValueError(f"must have one array, or --array NAME, but has {archive.files}")
         return archive[name]
 
 
@@ -114,7 +85,7 @@ class StreamedArray:
 
     def __init__(self, path: Path, name: str) -> None:
         self.path = path
-        with _damage_of(path):
+        with file_errors(path):
             archive = zipfile.ZipFile(path)
             self._stream = archive.open(f"{name}.npy")
             self.shape, fortran_order, self.dtype = _read_header(self._stream)
@@ -127,7 +98,7 @@ class StreamedArray:
     def read(self, i: int) -> np.ndarray:
         """Return ``array[i]``, which is fast if ``i`` grows from call to call. Raise UserError if
         the archive is damaged."""
-        with _damage_of(self.path):
+        with file_errors(self.path):
             # seeking backward in a compressed stream decompresses it again from its beginning
             self._stream.seek((i - self._next) * self._item_bytes, os.SEEK_CUR)
             content = self._stream.read(self._item_bytes)

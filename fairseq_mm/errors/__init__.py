@@ -5,10 +5,12 @@ callers of the Python API can catch it. In ``fairseq-mm``, and in fairseq's comm
 ``--user-dir fairseq_mm``, the error ends the process and only its message is printed.
 """
 
+import contextlib
 import importlib
 import sys
+from collections.abc import Iterator
 from types import ModuleType, TracebackType
-from typing import Optional
+from typing import Optional, Union
 
 EXIT_STATUS = 2
 
@@ -53,6 +55,33 @@ def first_line(error: BaseException) -> str:
     If the message is empty, return the name of the error's class.
     """
     return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
+
+
+def describe_error(error: BaseException) -> str:
+    """Return the reason of an error for a message: the system's words for an error of the system,
+    else the first line of its message, after the name of its class if that says more."""
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
+    text, kind = first_line(error), type(error).__name__
+    if isinstance(error, (OSError, ValueError, RuntimeError)) or text == kind:
+        return text.rstrip(".")
+    return f"{kind}: {text}"
+
+
+@contextlib.contextmanager
+def file_errors(
+    path: object,
+    problem: str = "cannot be read",
+    kinds: Union[type[Exception], tuple[type[Exception], ...]] = Exception,
+) -> Iterator[None]:
+    """Turn errors inside the context into one line that names a file, the problem, and the reason
+    of the library that reads or writes the file; a :class:`UserError` stays as it is."""
+    try:
+        yield
+    except UserError:
+        raise
+    except kinds as error:
+        raise UserError(f"{path}: {problem} ({describe_error(error)}).") from error
 
 
 def find_message(error: Optional[BaseException]) -> Optional[str]:

@@ -207,7 +207,7 @@ def test_a_page_shows_lines_with_their_seconds_and_images(inspect, folder, tmp_p
             {},
             r"--json and --html name one file",
         ),
-        (["--features", "no.h5"], {}, r"no.h5: feature store not found"),
+        (["--features", "no.h5"], {}, r"no.h5: is no feature store .*No such file"),
     ],
 )
 def test_mistakes_are_one_line(inspect, arguments, options, message):

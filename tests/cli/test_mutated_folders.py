@@ -31,7 +31,7 @@ def test_a_changed_feature_store_is_found(tmp_path, capsys, change):
     folder = make_captions_folder(tmp_path / "data")
     with h5py.File(folder / "features.h5", "r+") as file:
         change(file)
-    found = "stands in it twice" if change is repeat_id else "do not match the digest that they"
+    found = "has an id twice" if change is repeat_id else "do not match the digest that they"
     assert main(["doctor", "--data", str(folder)]) == 2
     assert found in capsys.readouterr().out
     if change is repeat_id:  # rows are compared with the digest by doctor and store verify alone

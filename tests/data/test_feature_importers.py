@@ -92,10 +92,9 @@ def test_a_folder_of_npz_files(tmp_path, out):
         save(tmp_path / f"{i}.npz", feat=REGIONS[i], box=np.ones(4))
     source = open_source(tmp_path, array="feat")
     assert_same(import_all(source, out), {"0": REGIONS[0], "1": REGIONS[1]})
-    with pytest.raises(UserError, match=r"0.npz: must have one array, or --array NAME, but has: f"):
-        import_all(open_source(tmp_path), out)
-    with pytest.raises(UserError, match=r"0.npz: must have an array 'fc', but has: feat, box"):
-        import_all(open_source(tmp_path, array="fc"), out)
+    for array in (None, "fc"):
+        with pytest.raises(UserError, match=r"0.npz: .*--array NAME, but has .'feat', 'box'"):
+            import_all(open_source(tmp_path, array=array), out)
 
 
 @pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
@@ -163,7 +162,7 @@ def test_pickles_are_never_loaded(save, tmp_path, ids_path, out, monkeypatch):
         lambda: open_source(tmp_path / "ids.npz"),
     ]
     for attempt in opened:
-        with pytest.raises(UserError, match=r"pickled Python objects, .* numpy.save\('plain.npy'"):
+        with pytest.raises(UserError, match=r"pickle|Python objects"):
             import_all(attempt(), out)
     assert not (tmp_path / "exploded").exists()
 
@@ -174,7 +173,6 @@ def test_sources_that_cannot_be_imported_are_named(save, tmp_path):
         return tmp_path / name
 
     ids = {name: str(text(name, b"".join(b"%d\n" % i for i in range(n)))) for name, n in COUNTS}
-    twice = str(text("twice.txt", b"x\ny\nx\nz\n"))
     latin = str(text("latin.txt", b"\xfc.jpg\n"))
     cut = save(POOLED, "cut.npy")
     os.truncate(cut, os.path.getsize(cut) - 1)
@@ -184,24 +182,24 @@ def test_sources_that_cannot_be_imported_are_named(save, tmp_path):
     save(np.ones((7, D)), "x_ims.npy")
     text("x_caps.txt", b"caption\n" * 36)
     (tmp_path / "folder").mkdir()
-    damaged = "is no numpy file, or is cut short|holds pickled"
+    damaged = "cannot be read"
+    shape, needs = "must be a folder of .npy or .npz files", "--ids FILE with one a line"
     cases = [
         (text("text.npy", b"hello"), {"ids_path": ids["4.txt"]}, damaged),
         (text("text.npz", b"hello"), {}, damaged),
         (cut, {"ids_path": ids["4.txt"]}, damaged),
-        ((tmp_path / "archive.npz").rename(tmp_path / "a.npy"), {"ids_path": twice}, damaged),
-        (text("features.csv", b"1"), {}, "must be a folder, an .npy or an .npz file"),
-        (tmp_path / "missing.npz", {}, "must be a folder, an .npy or an .npz file"),
-        (tmp_path / "folder", {}, r"no files \*.npy in this folder"),
-        (tmp_path / "folder", {"ids_path": twice}, "--ids is for one .npy file"),
-        (array, {"array": "x"}, "--array for a folder"),
-        (array, {}, "an array needs the ids of its items: --ids FILE"),
+        ((tmp_path / "archive.npz").rename(tmp_path / "a.npy"), {"ids_path": latin}, damaged),
+        (text("features.csv", b"1"), {}, shape),
+        (tmp_path / "missing.npz", {}, "missing.npz: cannot be read .No such file"),
+        (tmp_path / "folder", {}, "folder: cannot be imported .it has no items"),
+        (tmp_path / "folder", {"ids_path": latin}, shape),
+        (array, {"array": "x"}, shape),
+        (array, {}, needs),
         (array, {"ids_path": "none.txt"}, r"none.txt: cannot be read \(No such file"),
         (array, {"ids_path": latin}, "latin.txt:1: must be UTF-8 text"),
-        (array, {"ids_path": twice}, "features.npy: the id 'x' stands for two items"),
-        (array, {"ids_path": ids["3.txt"]}, "features.npy has 4 rows, but .*3.txt has 3 ids"),
-        (array, {"ids_path": ids["0.txt"]}, "0.txt has 0 ids"),
-        (tmp_path / "x_ims.npy", {}, "has 7 rows, but .*caps.txt has 36 captions"),
+        (array, {"ids_path": ids["3.txt"]}, "it has 4 rows: must have one or 5 for each of 3"),
+        (array, {"ids_path": ids["0.txt"]}, "for each of 0"),
+        (tmp_path / "x_ims.npy", {}, "it has 7 rows: .* each of 7 images"),
         (tmp_path / "pair.npz", {}, "has 3 `ids`, but 4 items of `features`"),
     ]
     for path, options, message in cases:
@@ -220,7 +218,7 @@ def test_an_archive_that_is_damaged_is_named(save, tmp_path, out):
     content = bytearray(path.read_bytes())
     content[3000:3050] = bytes(50)
     path.write_bytes(content)
-    with pytest.raises(UserError, match=r"pair.npz: is no numpy file, or is cut short"):
+    with pytest.raises(UserError, match=r"pair.npz: cannot be read"):
         import_all(open_source(path), out)
 
 
@@ -276,8 +274,15 @@ def test_the_extractor_is_named_as_extract_names_it(tmp_path):
     }
     named = extractor_attributes(extractor="x", weights="torchvision:IMAGENET1K_V1", grid=True)
     assert named == {"extractor": "x", "weights": "torchvision:IMAGENET1K_V1", "grid": 1}
-    with pytest.raises(UserError, match=r"none.pt: weights file not found"):
+    with pytest.raises(UserError, match=r"none.pt: No such file"):
         extractor_attributes(weights="none.pt")
+
+
+def test_an_id_that_comes_twice_is_refused_and_nothing_is_left(save, tmp_path, out):
+    (tmp_path / "twice.txt").write_text("x\ny\nx\nz\n")
+    with pytest.raises(UserError, match=r"an id must be .* new, but is 'x'"):
+        import_all(open_source(save(POOLED), ids_path=str(tmp_path / "twice.txt")), out)
+    assert sorted(os.listdir(tmp_path)) == ["features.npy", "twice.txt"]
 
 
 def test_flickr8k_features_are_imported_exactly(shared_data, out):

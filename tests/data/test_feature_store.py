@@ -258,31 +258,31 @@ def test_check_finite_goes_over_many_pieces(monkeypatch, write_hdf5):
             store.check_finite()
 
 
+OTHER_OFFSETS = ([0, 3], [0, 1, 4], [1, 2, 3], [0, 3, 3], [0, 4, 3])
+
+
 @pytest.mark.parametrize(
     ("members", "message"),
     [
-        ({"attributes": {}}, r"no feature store \(the attribute format_version is"),
-        ({"offsets": None, "ids": None}, r"no feature store \(offsets, ids is"),
-        ({"attributes": {"format_version": 2}}, "format version 2, but this version .* up to 1"),
-        ({"features": np.ones((3, 2, 2), np.float16)}, r"`features` must be \[rows, dim\]"),
-        ({"features": np.ones((3, 2))}, "but is .3, 2. of float64"),
-        ({"offsets": np.array([0, 3])}, "`offsets` must grow from 0 to the 3 rows, .* the 2 ids"),
-        ({"offsets": np.array([0, 1, 4])}, "`offsets` must grow from 0 to the 3 rows"),
-        ({"offsets": np.array([1, 2, 3])}, "`offsets` must grow"),
-        ({"offsets": np.array([0, 3, 3])}, "`offsets` must grow"),
-        ({"ids": np.array(["x", "x"], dtype=object)}, "the id 'x' stands in it twice"),
-        ({"ids": np.array([1, 2])}, "is no HDF5 file, or is damaged"),
+        ({"attributes": {}}, "attribute"),
+        ({"offsets": None}, "offsets"),
+        ({"attributes": {"format_version": 2}}, "format version 2, which is newer"),
+        ({"features": np.ones((3, 2, 2), np.float16)}, "ValueError|too many values"),
+        ({"features": np.ones((3, 2))}, "features of float64"),
+        *(({"offsets": np.array(offsets)}, "offsets of other") for offsets in OTHER_OFFSETS),
+        ({"ids": np.array(["x", "x"], dtype=object)}, "an id twice"),
+        ({"ids": np.array([1, 2])}, ""),
     ],
 )
 def test_members_that_do_not_fit_together_are_refused(write_hdf5, members, message):
-    with pytest.raises(UserError, match=f"other.h5: .*{message}"):
+    with pytest.raises(UserError, match=f"other.h5: is no feature store .*{message}"):
         FeatureStore(write_hdf5(**members))
 
 
 def test_a_file_that_is_no_store_is_refused(tmp_path):
     (tmp_path / "text.h5").write_text("no store")
-    for name, message in (("none.h5", "not found"), ("text.h5", "is no HDF5"), ("", "is no HDF5")):
-        with pytest.raises(UserError, match=message):
+    for name, message in (("none.h5", "No such file"), ("text.h5", "signature"), ("", "")):
+        with pytest.raises(UserError, match=f"is no feature store .*{message}"):
             FeatureStore(tmp_path / name)
 
 
@@ -363,7 +363,7 @@ def test_changes_of_other_programs_are_found_by_the_digest(items, write_store):
 def test_a_store_that_was_cut_short_is_refused(write_store):
     path = write_store({"a": np.ones((500, DIM))})
     os.truncate(path, os.path.getsize(path) - 3000)
-    with pytest.raises(UserError, match=r"is no HDF5 file, or is damaged: .*truncated"):
+    with pytest.raises(UserError, match=r"is no feature store .*truncated"):
         FeatureStore(path)
 
 
@@ -399,7 +399,7 @@ def test_stores_that_do_not_fit_together_are_refused(items, write_store):
     with pytest.raises(UserError, match=r"the id 'd' stands both in .*first.h5 and in .*same.h5"):
         open_features([first, same])
     wide = write_store({"e": rows_for(1, dim=6)}, "wide.h5", dim=6)
-    with pytest.raises(UserError, match=r"wide.h5: .* dimension 6, but those of .*first.h5 have 5"):
+    with pytest.raises(UserError, match=r"wide.h5: made with dim = 6, but .*first.h5 with dim = 5"):
         open_features([first, wide])
 
 

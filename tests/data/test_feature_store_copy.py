@@ -57,15 +57,6 @@ def test_a_merge_is_as_wide_as_its_widest_store(write_store, out):
     assert FeatureStore(out).dtype == np.float32
 
 
-def test_stores_that_do_not_fit_together_are_not_merged(write_store, out):
-    a = write_store("a.h5", ["i0", "i1"])
-    with pytest.raises(UserError, match=r"the id 'i1' stands both in .*a.h5 and in .*b.h5"):
-        merge_stores([a, write_store("b.h5", ["i1"])], out)
-    other = write_store("c.h5", ["i2"], {**MADE, "layer": "layer3"})
-    with pytest.raises(UserError, match=r"c.h5: made with layer = 'layer3', but .*a.h5 with "):
-        merge_stores([a, other], out)
-
-
 def test_digests_of_weights_must_agree_but_earlier_stores_have_none(write_store, out):
     paths = [
         write_store(f"{key}.h5", [key], {**MADE, **digest})

@@ -320,7 +320,7 @@ def test_a_file_system_without_locks_is_written_with_a_warning(path, monkeypatch
         (np.ones((1, 1, DIM)), r"but are \[1, 1, 3\]"),
         (np.array([[1, np.nan, 1]]), "h5: the features of 'k' have NaN or infinite values"),
         (np.array([[1, np.inf, 1]]), "the features of 'k' have NaN or infinite values"),
-        (np.array([[1, -7e4, 1]]), r"'k' reach 7e\+04, too large for float16\."),
+        (np.array([[1, -7e4, 1]]), "the features of 'k' have NaN or infinite values"),
     ],
 )
 def test_rows_that_cannot_be_stored_are_refused_by_id(path, rows, message):
@@ -342,9 +342,9 @@ def test_keys_that_cannot_stand_in_a_line_are_refused(path, key):
 
 def test_a_place_that_cannot_be_written_is_refused(tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(UserError, match=r"features.h5.partial: cannot write: Not a directory"):
+    with pytest.raises(UserError, match=r"features.h5.partial: cannot be written .Not a directory"):
         open_writer(tmp_path / "file" / "features.h5")
-    with pytest.raises(UserError, match="is a folder, but must be the name of a file"):
+    with pytest.raises(UserError, match="exists already"):
         open_writer(tmp_path)
 
 
@@ -361,7 +361,7 @@ def test_a_full_disk_is_one_line_and_leaves_a_partial_that_continues(path, expec
     with open_writer(path) as writer:
         with monkeypatch.context() as patch:
             patch.setattr(feature_store_writer.os, "write", write_a_little)
-            with pytest.raises(UserError, match="partial: cannot write: No space left on device"):
+            with pytest.raises(UserError, match=r"partial: cannot be written .No space left"):
                 writer.append(keys[3], ITEMS[keys[3]])
         with pytest.raises(ValueError, match="the writer is closed"):
             writer.append(keys[3], ITEMS[keys[3]])

@@ -43,15 +43,15 @@ def test_content_in_memory_is_read():
 
 
 def test_content_in_memory_must_have_the_bytes_that_its_header_declares():
-    message = r"^x\.npy: is no numpy file, or is cut short: its header declares 13,194,139,533,312"
+    message = r"^x\.npy: cannot be read \(its header declares 13,194,139,533,312"
     with pytest.raises(UserError, match=message):
         read_array(declaring((1 << 40, 3)), "x.npy")
     for content in (b"", b"text", npy(np.ones(3))[:-1], npy(np.ones(3)) + b"x"):
-        with pytest.raises(UserError, match=r"^x\.npy: is no numpy file, or is cut short: "):
+        with pytest.raises(UserError, match=r"^x\.npy: cannot be read \("):
             read_array(content, "x.npy")
     objects = io.BytesIO()
     np.save(objects, np.array([{}]), allow_pickle=True)
-    with pytest.raises(UserError, match=r"^x\.npy: holds pickled Python objects"):
+    with pytest.raises(UserError, match=r"^x\.npy: cannot be read \(Python objects"):
         read_array(objects.getvalue(), "x.npy")
 
 
@@ -63,7 +63,7 @@ def stream(path):
 def test_a_header_that_declares_more_than_the_archive_holds_is_refused(tmp_path):
     path = archive(tmp_path / "x.npz", declaring((1 << 40, 3)))
     for read in (lambda: read_member(load_numpy(path), path, None), lambda: stream(path)):
-        with pytest.raises(UserError, match=r"x\.npz: is no numpy file, or is cut short"):
+        with pytest.raises(UserError, match=r"x\.npz: cannot be read"):
             read()
 
 
@@ -86,11 +86,11 @@ def test_broken_headers_are_one_line(tmp_path, old, new, suffix):
     content, path = content.replace(old, new), tmp_path / f"x{suffix}"
     if suffix == ".npy":
         path.write_bytes(content)
-        with pytest.raises(UserError, match=r"x\.npy: is no numpy file, or is cut short"):
+        with pytest.raises(UserError, match=r"x\.npy: cannot be read"):
             load_numpy(path)
         return
     archive(path, content)
-    with pytest.raises(UserError, match=r"x\.npz: is no numpy file, or is cut short"):
+    with pytest.raises(UserError, match=r"x\.npz: cannot be read"):
         read_member(load_numpy(path), path, "features")
     with pytest.raises(UserError, match=r"x\.npz"):
         StreamedArray(path, "features")

@@ -105,7 +105,7 @@ def test_images_that_the_store_lacks_are_refused_dropped_or_masked(prepare, stor
     [
         (["--threshold", "25"], "no word or not even <sent> occurs 25 times or more in the tr"),
         (["--missing", "drop"], "--missing needs --features, or --images, to say what"),
-        (["--features", "none.h5"], "none.h5: feature store not found."),
+        (["--features", "none.h5"], "none.h5: is no feature store"),
     ],
 )
 def test_a_mistake_is_one_line_and_status_2(prepare, tmp_path, options, message):

@@ -221,7 +221,7 @@ def find_features(corpus: Corpus, folder: Path, *, missing: str) -> "FeatureSour
     }
     corpus.leave_out_missing(absent, policy=missing)
     paths = {key: folder / f"{key}.npy" for key in corpus.visual_keys()}
-    return open_files(folder.name, paths, dim=FEATURE_DIM)
+    return open_files(folder.name, paths)
 
 
 def write_features(source: "FeatureSource", path: Path, *, dtype: str) -> bool:
