@@ -383,7 +383,7 @@ class VideoInspection:
             sums = self._tracer.sums_over_words
             weights = torch.stack([layer.weights[row] for layer in layers])  # type: ignore[index]
             weights = to_array(weights[:, place, :num_frames])
-            shares = layers[0].video_shares
+            shares: Any = layers[0].video_shares
             if shares is not None:
                 shares = by_word(to_array(shares[row, place])[:, None], owners)[:, 0]
             maps.append(

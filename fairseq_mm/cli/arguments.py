@@ -233,9 +233,9 @@ def add_generation(
         about = f"Named options: {', '.join(presets)}."
         group.add_argument("--preset", choices=tuple(presets), metavar="NAME", help=about)
     table = {**GENERATION, **{name: CONSTRAINTS[name] for name in constraints}}
-    for name, about in table.items():
-        hidden = {} if defaults is None else {"help": argparse.SUPPRESS}
-        group.add_argument(flag(name), default=None, **{**about, **hidden})
+    for name, declared in table.items():
+        hidden: dict[str, Any] = {} if defaults is None else {"help": argparse.SUPPRESS}
+        group.add_argument(flag(name), default=None, **{**declared, **hidden})
 
 
 def generation_options(args: argparse.Namespace) -> dict[str, Any]:

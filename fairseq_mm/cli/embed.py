@@ -84,7 +84,7 @@ def run(args: argparse.Namespace) -> None:
         # an earlier run may have embedded other data
         resume=False,
     ) as writer:
-        split = open_split(args.data, args.split) if set(args.of) != {"words"} else None
+        split: Any = open_split(args.data, args.split) if set(args.of) != {"words"} else None
         if "images" in args.of:
             for key, vector in _embed_images(args, split, embedder, checkpoint):
                 writer.append(key, vector)

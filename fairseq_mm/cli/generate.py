@@ -248,7 +248,7 @@ def _list_split(args: argparse.Namespace, processor: Any) -> list[Item]:
     split = open_split(folder, args.split)
     fields = {name: split.field(name) for name in processor.record_fields}
     firsts = [number for number, is_first in enumerate(split.first) if is_first]
-    keys: list[Any] = list(split.keys or [None] * len(split))
+    keys: Any = split.keys or [None] * len(split)
     people: dict[str, list[list[str]]] = {}
     if getattr(args, "compare", None) or getattr(args, "html", None):
         for key, words in zip(keys, split.iterate_tokens()):
@@ -413,9 +413,9 @@ class _Run:
             if name not in columns:
                 columns[name] = list(model.processor.examples(values, **self.reading))
         rows = zip(*(columns[str(x.processor.extractor_identity or id(x))] for x in self.models))
-        for item, error in zip(items, errors):
-            examples = list(next(rows)) if error is None else []
-            failed = [x for x in (error, *examples) if isinstance(x, UserError)]
+        for item, reason in zip(items, errors):
+            examples = list(next(rows)) if reason is None else []
+            failed = [x for x in (reason, *examples) if isinstance(x, UserError)]
             yield item, failed[0] if failed else examples
 
     def _get_value(self, item: Item) -> Any:

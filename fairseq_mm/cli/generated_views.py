@@ -78,8 +78,10 @@ class Page:
             best = result.hypotheses[0][0]
             shown = {"score": round(best.score, 4), **example.fields}
             name = str(record["id"])
-            uris = [jpeg_uri(Image.fromarray(pixels)) for pixels in example.images]
-            images = {f"frame {n} of {name}": uri for n, uri in enumerate(uris, 1)}
+            images = {
+                f"frame {n} of {name}": jpeg_uri(Image.fromarray(pixels))
+                for n, pixels in enumerate(example.images, 1)
+            }
             texts = [ItemText(best.text, shown)]
             self._cards.append(Item(name, texts, images, transcript=example.origin.text))
             self._num_texts += 1

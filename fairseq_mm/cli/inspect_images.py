@@ -38,7 +38,7 @@ class Subject(NamedTuple):
         sentences: Words of each sentence.
     """
 
-    index: int
+    index: int  # type: ignore[assignment]
     id: str
     title: str
     keys: list[Optional[str]]

@@ -10,6 +10,7 @@ import shlex
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Optional
 
 from fairseq_mm.cli import arguments
@@ -128,8 +129,8 @@ def build_card(
         files=dict(files),
         generated=os.devnull,  # there is no generated text to hash
     )
-    card["options"] = {name: getattr(args, name) for name in ("split", "seed", *options)}
-    card["options"].update(precision=args.precision, device=str(device))
+    values = {name: getattr(args, name) for name in ("split", "seed", *options)}
+    card["options"] = {**values, "precision": args.precision, "device": str(device)}
     return card
 
 
@@ -169,6 +170,9 @@ class StoryTexts:
     condition_name: str
     ties: str
     likelihood: Any
+    rank: Any
+    rank_draws: Any
+    rank_fields: Any
     num_words: Optional[int] = None
     ends: list[int]
 
@@ -266,7 +270,7 @@ class PromptTexts(StoryTexts):
         sides = [
             side
             for side, path in paths.items()
-            if os.path.isfile(path) and words == set(read_dictionary_words(path))
+            if os.path.isfile(path) and words == read_dictionary_words(Path(path))
         ]
         if len(sides) != 1:
             both = "both sides" if sides else "neither side"

@@ -218,7 +218,7 @@ class Parser(argparse.ArgumentParser):
     def format_help(self) -> str:
         names = []
         for action in self._actions:
-            shown = action.metavar or action.dest.upper()
+            shown: Any = action.metavar or action.dest.upper()
             form = self._get_formatter()._format_args(action, shown)
             if not action.option_strings:
                 names.append(form)

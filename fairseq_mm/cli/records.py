@@ -25,7 +25,7 @@ class Item(NamedTuple):
         is_given: False if the user gave no input.
     """
 
-    index: int
+    index: int  # type: ignore[assignment]
     record: dict[str, Any]
     folder: Optional[str] = ""
     error: Optional[UserError] = None

@@ -295,13 +295,13 @@ def _make_items(
     from fairseq_mm.report.item_gallery import Item, ItemText
     from fairseq_mm.report.thumbnails import Thumbnails
 
-    thumbnails = Thumbnails(args.images, _SIDE) if args.images else None
+    thumbnails = Thumbnails(args.images or [], _SIDE)
     items, missing = [], []
     keys = list(references)[: args.limit]
     for key in tqdm(keys, "images", file=sys.stderr, leave=False, disable=None):
         images = {}
         # a visual story's id has the ids of its five images
-        for name in key.split("\t") if thumbnails is not None else []:
+        for name in key.split("\t") if args.images else []:
             if name in thumbnails:
                 images[name] = thumbnails.data_uri(name)
             else:

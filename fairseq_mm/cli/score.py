@@ -134,7 +134,7 @@ class Preset(NamedTuple):
     tokenizer: str  # name of the tokenizer, one of :data:`TOKENIZERS`
     metrics: tuple[str, ...]  # names of the metrics
     has_references: bool = True  # False if the protocol scores texts without references
-    submission: Optional[Callable[..., str]] = None  # content of the file of ``--submission``
+    submission: Any = None  # content of the file of ``--submission``
 
 
 PRESETS = {
@@ -443,7 +443,7 @@ def score_systems(
     *,
     unk: Sequence[Optional[bool]],
     show: Callable[[str], None],
-    models: Optional[score_models.ModelMetrics] = None,
+    models: Any = None,
     training: Optional[Training] = None,
     **shared: Any,
 ) -> list[tuple[TokenizedItems, list[Row]]]:
@@ -572,7 +572,7 @@ def _read_systems(
         # first: --compare is the other system, whose figures are subtracted
         if split is None and (references is None or args.constant == MOST_FREQUENT):
             raise UserError("--constant: needs --data, or TEXT and --references.")
-        items = list(references.texts) if references is not None else split.items
+        items: Any = references.texts if references is not None else split and split.items
         text = args.constant
         if text == MOST_FREQUENT:
             text = score_inputs.most_frequent_text(open_split(args.data, "train"))
@@ -625,8 +625,8 @@ def _make_card(
         "hypotheses": args.inputs,
         "compared": args.compare,
         "reference_scores": args.reference_scores,
-        "references": args.references or (split and split.path),
-        "dictionary": split and split.dictionary_path(),
+        "references": args.references or (None if split is None else split.path),
+        "dictionary": None if split is None else split.dictionary_path(),
     }
     training = _open_training(args) if {"novelty", "copying"} & {*metrics} else None
     if training is not None:

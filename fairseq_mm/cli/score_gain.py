@@ -175,12 +175,12 @@ def _read_file(name: str, path: str) -> dict[str, Figures]:
 def _restrict_to_common_items(systems: list[SystemScores]) -> list[SystemScores]:
     """Average the scores of each system over the items that all systems with scores by item have;
     a share over different items would compare the systems on different videos."""
-    with_items = [system for system in systems if system.by_item is not None]
-    if not with_items:
+    tables = [system.by_item for system in systems if system.by_item is not None]
+    if not tables:
         return systems
-    common = [key for key in with_items[0].by_item if all(key in x.by_item for x in with_items)]
+    common = [key for key in tables[0] if all(key in table for table in tables)]
     if not common:
-        named = " and ".join(system.source for system in with_items)
+        named = " and ".join(system.source for system in systems if system.by_item is not None)
         raise UserError(f"{named}: have no item in common.")
     return [
         system

@@ -128,9 +128,11 @@ def read_score_references(
 
     ``references_of`` is ``item``, or ``album`` for all stories of each image sequence's album.
     """
-    if references is None and split is None:
-        raise UserError("references are needed: give --data DIR (and --split), or --references.")
     if references is None:
+        if split is None:
+            raise UserError(
+                "references are needed: give --data DIR (and --split), or --references."
+            )
         result = References(split.path, split.references(references_of))
         if split.note:
             print(split.note, file=sys.stderr)

@@ -237,7 +237,7 @@ def _bertscore_rows(
         if text.strip() and others:  # a text without words has no score
             # one item a call: torchmetrics 1.9 sorts the texts by length, and puts more than two
             # back in a wrong order, which does not matter to the largest values of one item
-            result = bert_score(
+            result: Any = bert_score(
                 [text],
                 [others],
                 model=model.network,

@@ -154,7 +154,7 @@ def open_page(
     for function in page.fns.values():
         function.concurrency_id = "models"
     # pages of sites whose names lead to this machine could use the API
-    hosts = {"allowed_hosts": ["*"] if users else list(_LOOPBACK)}
+    hosts: Any = {"allowed_hosts": ["*"] if users else list(_LOOPBACK)}
     page.launch(
         server_name=host,
         server_port=port,

@@ -40,7 +40,7 @@ _RESNET = "encoder.cnn.resnet."
 # the released encoder is nn.Sequential of the ResNet's children; 2, 3 and 8 have no weights
 _CHILDREN = {"0": "conv1", "1": "bn1", **{str(3 + n): f"layer{n}" for n in range(1, 5)}}
 # blocks of the four stages, and whether a block has three convolutions
-_RESNETS = {
+_RESNETS: dict[tuple[tuple[int, ...], bool], str] = {
     ((2, 2, 2, 2), False): "resnet18",
     ((3, 4, 6, 3), False): "resnet34",
     ((3, 4, 6, 3), True): "resnet50",

@@ -143,7 +143,8 @@ def convert_t5(folder: str, output: str) -> ConvertedPretrained:
         list_words(dictionary), {}, 0, subwords=subwords.to_state()
     )
     defaults = config_defaults(T5Config)
-    model = T5Model.build_model(Namespace(**{**defaults, **options}), task)
+    cfg: Any = Namespace(**{**defaults, **options})
+    model = T5Model.build_model(cfg, task)
     # by our names; other tensors keep theirs, so that the check lists them
     names = {theirs: ours for ours, theirs in _weight_names(options)}
     weights.pop(_UNUSED, None)
@@ -189,8 +190,8 @@ def _convert_config(config: Mapping[str, Any], path: str) -> dict[str, Any]:
     activations = {theirs: ours for ours, theirs in _FEED_FORWARD.items()}
     kind = config.get("feed_forward_proj", "relu")
     if kind not in activations:
-        names = " or ".join(activations)
-        raise UserError(f"{path}: `feed_forward_proj` must be {names}, but is {kind!r:.60}.")
+        known = " or ".join(activations)
+        raise UserError(f"{path}: `feed_forward_proj` must be {known}, but is {kind!r:.60}.")
     options["feed_forward"] = activations[kind]
     # T5 begins texts with padding, so its row is part of the model
     for key, row in (("pad_token_id", PAD), ("eos_token_id", END), ("decoder_start_token_id", PAD)):

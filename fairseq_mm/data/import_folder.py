@@ -201,10 +201,11 @@ class ImportedSplit(Split):
 
     def _explicit(self, seen: set[str], key: Optional[str]) -> Record:
         """Return the references of a key whose texts are not its references, at its first line."""
-        if key is None or key in seen or key not in (self._references or ()):
+        references = self._references or {}
+        if key is None or key in seen or key not in references:
             return {}
         seen.add(key)
-        return {"references": self._references[key]}
+        return {"references": references[key]}
 
     def references(self, of: str = "item") -> dict[str, list[str]]:
         ending = "references.jsonl" if of == "item" else "album_references.jsonl"

@@ -256,9 +256,9 @@ class Split:
             return join_sentences(sentences).split()
         if kind is CAPTIONS:
             return self._tokenizer(record["captions"][number])
-        is_source = kind.source is not None and place == 0
-        words = self._tokenizer(record[kind.source if is_source else kind.text])
-        if kind is PROMPTS and not is_source and self._story_words:
+        name = kind.text if place else kind.source or kind.text
+        words = self._tokenizer(record[name])
+        if kind is PROMPTS and name == kind.text and self._story_words:
             return words[: self._story_words]
         if "unknowns" in record:
             return index_with(words, self._known, record["unknowns"])
@@ -309,8 +309,8 @@ class Split:
 
 def first_lines(keys: Iterable[str]) -> np.ndarray:
     """Return ``[lines]`` bool, True for a key that no earlier line has."""
-    seen: set[str] = set()
-    return np.array([not (key in seen or seen.add(key)) for key in keys], dtype=bool)
+    lines: dict[str, int] = {}
+    return np.array([lines.setdefault(key, n) == n for n, key in enumerate(keys)], dtype=bool)
 
 
 def read_report(folder: Folder) -> dict[str, Any]:

@@ -99,8 +99,9 @@ class CaptionProcessor(Processor[ImageOrFeatures]):
 
     def from_record(self, record: Mapping[str, Any], folder: str) -> ImageOrFeatures:
         image = record.get("image")
-        is_listed = isinstance(image, MediaFile)
-        return image if is_listed else os.path.join(folder, read_field(record, "image"))
+        if isinstance(image, MediaFile):
+            return image
+        return os.path.join(folder, read_field(record, "image"))
 
     def list_files(self, paths: Sequence[str]) -> list[tuple[dict[str, Any], Optional[UserError]]]:
         return list_media(paths, IMAGES)

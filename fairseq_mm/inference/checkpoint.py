@@ -209,7 +209,7 @@ class Checkpoint:
             return
         common = self.cfg.get("common")
         # unresolved, since an interpolation could read variables of the environment
-        options = OmegaConf.to_container(common) if isinstance(common, DictConfig) else {}
+        options: Any = OmegaConf.to_container(common) if isinstance(common, DictConfig) else {}
         folder = options.get("user_dir")
         trained = f" It was trained with --user-dir {folder!r}." if isinstance(folder, str) else ""
         raise UserError(

@@ -69,8 +69,9 @@ def checkpoint_files(
 ) -> list[str]:
     """Return the file paths of one checkpoint, or of several (a list, or a string joined by
     ``os.pathsep``), see :func:`checkpoint_file`."""
-    is_text = isinstance(path, (str, os.PathLike))
-    names = os.fspath(path).split(os.pathsep) if is_text else list(map(os.fspath, path))
+    if isinstance(path, (str, os.PathLike)):
+        path = os.fspath(path).split(os.pathsep)
+    names = [os.fspath(name) for name in path]
     if not names:
         raise UserError("`path` must name at least one checkpoint, but is empty.")
     if revision is not None and all(map(os.path.lexists, names)):

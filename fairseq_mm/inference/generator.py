@@ -52,7 +52,7 @@ class _Numbered(NamedTuple):
     """Input with its index for random numbers and its position in the list of inputs."""
 
     example: Example
-    index: int
+    index: int  # type: ignore[assignment]
     position: int
 
 
@@ -129,7 +129,7 @@ class Generator(Picklable):
         """
         config = GenerationConfig.of_task(self.task, preset, **options)
         positions = f"for which {self.files[0]} has positions"
-        limits = {
+        limits: dict[str, tuple[int, str]] = {
             # the first step of a search has one candidate for each token but padding
             "beam": (len(self.dictionary) - 1, "the size of the vocabulary"),
             "sampling_topk": (len(self.dictionary) - 1, "the size of the vocabulary"),

@@ -216,8 +216,8 @@ def _append_vectors(
 
 
 def _is_unchanged(file: Optional[MediaFile], store: Any) -> bool:
-    source = store.get_source(file.key) if file is not None else None
-    return source is not None and describe_change(file, source) is None
+    source = file and store.get_source(file.key)
+    return file is not None and source is not None and describe_change(file, source) is None
 
 
 class ImageIndex:

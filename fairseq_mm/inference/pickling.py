@@ -5,7 +5,7 @@ from typing import Any
 from fairseq_mm.inference import set_up  # noqa: F401  (registers before fairseq's classes load)
 
 
-def new_object(kind: type) -> Any:
+def new_object(kind: Any) -> Any:
     """Return an object of the class ``kind`` without calling ``__init__``, for ``pickle``."""
     return kind.__new__(kind)
 

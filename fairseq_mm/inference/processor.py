@@ -123,7 +123,7 @@ class Processor(Generic[Input]):
         """Attributes that identify the extractor of the training features; None for models that
         read no features.
         """
-        reader = getattr(self, "reader", None)
+        reader: Any = getattr(self, "reader", None)
         reads = getattr(reader, "reads_video", reader is not None)
         return reader.identity if reads else None
 

@@ -64,7 +64,7 @@ class PromptProcessor(Processor[Union[str, Prompt, None]]):
         return isinstance(inputs, (str, Prompt))
 
     def examples(
-        self, inputs: Sequence[Union[str, Prompt, None]], **options: Any
+        self, inputs: Sequence[Any], **options: Any
     ) -> Iterator[Union[Example, UserError]]:
         """Yield the example of each prompt, or the error of an unreadable prompt.
 

@@ -162,9 +162,10 @@ class VideoProcessor(Processor[AnyInput]):
         video: Video = {}
         if known:
             # without a folder, the record is from a split, and its texts are no names of files
-            is_text = folder is None
-            text = known["transcript"] if is_text else text_or_file(known, *names[:1], Path(folder))
-            video["transcript"] = text
+            if folder is None:
+                video["transcript"] = known["transcript"]
+            else:
+                video["transcript"] = text_or_file(known, "transcript", Path(folder))
         if record.get("video") is None:
             return video
         if not self.reader.reads_video:
@@ -186,8 +187,8 @@ class VideoProcessor(Processor[AnyInput]):
     def from_features(
         self, record: Mapping[str, Any], folder: Optional[str], features: list[Any]
     ) -> AnyInput:
-        video = self.from_record({**record, "video": None}, folder)
-        return {**video, "video": features[0]}  # type: ignore[dict-item,typeddict-item]
+        video: Any = self.from_record({**record, "video": None}, folder)
+        return {**video, "video": features[0]}
 
     def get_id(self, record: Mapping[str, Any], number: int) -> str:
         video = record.get("video")
@@ -247,11 +248,11 @@ class VideoProcessor(Processor[AnyInput]):
             images=() if clips is None else clips.images,
         )
 
-    def _split_input(self, value: AnyInput) -> tuple[Any, Union[str, Transcript, None]]:
+    def _split_input(self, value: Any) -> tuple[Any, Union[str, Transcript, None]]:
         """Return video and transcript of an input; None for a missing video or transcript."""
         name = f"{self.loaded.files[0]}: --arch {self.loaded.architectures[0]}"
         if not isinstance(value, Mapping):
-            value = {"video" if self.reader.reads_video else "transcript": value}  # type: ignore[misc]
+            value = {"video" if self.reader.reads_video else "transcript": value}
         unknown = set(value) - {"video", "transcript"}
         if unknown:
             raise UserError(f"an input has `video` and `transcript`, but not `{unknown.pop()}`.")

@@ -104,7 +104,7 @@ class VisualStoryProcessor(Processor[ImageSequence]):
         # all sequences at once, so that the extractor gets full batches; an image of several
         # sequences is read once
         images = [image for sequence in inputs for image in _listed(sequence) if image is not None]
-        features_of = {_identify(image): image for image in images}
+        features_of: dict[Any, Any] = {_identify(image): image for image in images}
         if not all(map(is_features, images)):
             rows_of_images = self.reader.read_features([*features_of.values()], **options)
             features_of = dict(zip(features_of, rows_of_images))
@@ -113,13 +113,11 @@ class VisualStoryProcessor(Processor[ImageSequence]):
                 None if image is None else features_of[_identify(image)]
                 for image in _listed(sequence)
             ]
-            errors = []
+            errors: list[UserError] = []
             for place, (image, features) in enumerate(zip(_listed(sequence), rows), start=1):
                 if isinstance(features, UserError):
-                    is_path = isinstance(image, (str, os.PathLike))
-                    errors.append(
-                        UserError(f"{image if is_path else f'image {place}'}: {features}")
-                    )
+                    name = image if isinstance(image, (str, os.PathLike)) else f"image {place}"
+                    errors.append(UserError(f"{name}: {features}"))
             # a wrong sequence is reported before its unreadable images, and the others go on
             try:
                 check_sequence(sequence)

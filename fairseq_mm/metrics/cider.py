@@ -136,7 +136,7 @@ class NearestCaption:
     """
 
     def __init__(self, captions: Sequence[Sequence[str]], items: Sequence[str]) -> None:
-        self._ngram_numbers: dict[tuple[str, ...], int] = {}
+        self._ngram_numbers: dict[tuple[Hashable, ...], int] = {}
         ngrams, owners, counts = [], [], []
         for owner, tokens in enumerate(captions):
             for ngram, count in chain(*(order.items() for order in ngram_counts(tokens))):

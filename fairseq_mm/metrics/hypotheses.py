@@ -260,7 +260,7 @@ def _read_plain(
     path: str, lines: list[str], item_ids: Sequence[str], visual_ids: Optional[Sequence[str]]
 ) -> Hypotheses:
     if _begin_with_ids(path, lines, item_ids):
-        pairs = [tuple(line.split("\t")[:2]) for line in lines]
+        pairs = [(key, text) for key, text, *_ in (line.split("\t") for line in lines)]
         return Hypotheses({}, "ids and text").add_all(pairs, path)
     if len(lines) == len(item_ids):
         return Hypotheses(dict(zip(item_ids, lines)), "text")

@@ -6,9 +6,8 @@ way round. Scores are computed in blocks of queries. Ties count against the syst
 candidate with the score of a true one is placed before it.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Callable, Optional
+from typing import Any, Callable, Optional
 
 import numpy as np
 
@@ -34,8 +33,8 @@ class TrueRanks:
 
 def true_ranks(
     score_block: Callable[[int, int], np.ndarray],
-    query_groups: Sequence[int],
-    candidate_groups: Sequence[int],
+    query_groups: Any,
+    candidate_groups: Any,
     *,
     block: int = 256,
 ) -> TrueRanks:

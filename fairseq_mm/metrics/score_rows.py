@@ -2,12 +2,11 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Optional
+from typing import Any, Optional
 
 import numpy as np
 
 from fairseq_mm import __version__
-from fairseq_mm.metrics.bootstrap import Statistic
 from fairseq_mm.metrics.copying import CopiedRun
 
 Tokens = list[str]
@@ -68,7 +67,7 @@ class Row:
     # score is not computed from such sums
     sums: Optional[np.ndarray] = field(default=None, repr=False)
     # function that computes the score from ``sums.sum(axis=0)``
-    statistic: Optional[Statistic] = field(default=None, repr=False)
+    statistic: Any = field(default=None, repr=False)
     # score of each item, None for an item without one; None if the metric does not score single
     # items
     per_item: Optional[Sequence[Optional[float]]] = field(default=None, repr=False)

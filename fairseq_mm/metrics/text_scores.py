@@ -3,7 +3,7 @@ inputs."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
-from typing import Callable, NamedTuple, Optional
+from typing import Any, Callable, NamedTuple, Optional
 
 import numpy as np
 
@@ -221,13 +221,13 @@ def _diversity(items: TokenizedItems) -> list[Row]:
 
 
 def _novelty(items: TokenizedItems) -> list[Row]:
-    training = items.training_texts
+    training: Any = items.training_texts
     sign = items.sign("novelty", refs=False, training=f"{len(training)}-texts")
     return [Row("novelty", novelty(items.hypotheses, training), sign, len(items.hypotheses))]
 
 
 def _novel_ngrams(items: TokenizedItems) -> list[Row]:
-    sources = items.sources
+    sources: Any = items.sources
 
     def count(texts: Sequence[Tokens]) -> np.ndarray:
         # items without a source count 0, since the comparison of two systems needs equal items
@@ -252,7 +252,8 @@ def _novel_ngrams(items: TokenizedItems) -> list[Row]:
 
 
 def _copying(items: TokenizedItems) -> list[Row]:
-    lengths = [run.length for run in items.copied_runs]
+    runs: Any = items.copied_runs
+    lengths = [run.length for run in runs]
     # an empty text has a share of 0
     shares = [x / max(1, len(words)) for x, words in zip(lengths, items.hypotheses)]
     notes = {"copied_words": f"{min(lengths)} to {max(lengths)}", "copied_share": ""}
@@ -274,7 +275,8 @@ def _sentences(items: TokenizedItems) -> list[Row]:
     def count_words(stories: Sequence[Sequence[Tokens]]) -> np.ndarray:
         return np.array([[sum(map(len, s)), len(s)] for s in stories], dtype=float).reshape(-1, 2)
 
-    stories, written = items.sentences, items.written_sentences or ()
+    stories: Any = items.sentences
+    written = items.written_sentences or ()
     sums = count_words(stories)
     note = f"{sums[:, 1].min():.0f} to {sums[:, 1].max():.0f} sentences a story"
     if written:
@@ -367,7 +369,7 @@ class Metric(NamedTuple):
     """Metric of ``fairseq-mm score``."""
 
     # function that computes the scores; None for a metric that :func:`score_texts` does not compute
-    compute: Optional[Callable[[TokenizedItems], list[Row]]]
+    compute: Any
     figures: tuple[str, ...] = ()  # names of the scores, if they differ from the metric's name
     # what must be given for a value: ``references``, a field of :class:`.TokenizedItems` that is a
     # key of :data:`LACKING`, or an option of the command

@@ -50,7 +50,7 @@ def _prepare_building(model: Any, config: type) -> None:
             if error.obj is not task:
                 raise
             tasks = TASK_REGISTRY.items()
-            names = [name for name, x in tasks if is_ours(x) and hasattr(x, error.name)]
+            names = [name for name, x in tasks if is_ours(x) and hasattr(x, str(error.name))]
             raise UserError(
                 f"--arch {getattr(cfg, '_name', cls.__name__)} does not fit the task "
                 f"{type(task).__name__}: give --task {' or '.join(names)}."

@@ -161,7 +161,7 @@ class EncoderDecoderModel(LoadStateDictMixin, FairseqEncoderDecoderModel):
 class ImageModel(EncoderDecoderModel):
     """Base of models that read features [B, N, D] of N regions, padded along N."""
 
-    def forward(
+    def forward(  # type: ignore[override]
         self, features: Tensor, padding_mask: Tensor, prev_output_tokens: Tensor
     ) -> tuple[Tensor, Any]:
         return self.decoder(prev_output_tokens, self.encoder(features, padding_mask))
@@ -170,7 +170,7 @@ class ImageModel(EncoderDecoderModel):
 class TextModel(EncoderDecoderModel):
     """Base of models that read a source text."""
 
-    def forward(
+    def forward(  # type: ignore[override]
         self,
         src_tokens: Tensor,
         src_lengths: Optional[Tensor],

@@ -142,7 +142,7 @@ class Provenance(nn.Module):
             if name in saved and current is not None and saved[name] != current:
                 raise _dictionary_error(saved[name], current, file)
         store = "the feature store has"
-        compared = [
+        compared: list[tuple[str, ...]] = [
             (
                 *(_name_dim(saved["feature_dim"]), _name_dim(self.feature_dim)),
                 *(store, ""),
@@ -237,7 +237,7 @@ def decode_provenance(state: Tensor) -> dict[str, Any]:
 
 
 _NAMES = {list: "a list of strings", dict: "an object", int: "a number of 0 or more"}
-_TYPES = {
+_TYPES: dict[str, Any] = {
     "words": list,
     "source_words": list,
     "extractor": dict,

@@ -37,7 +37,7 @@ def read_arpa(path: Union[str, os.PathLike]) -> NgramModel:
             # by content: files are called .arpa as well as .arpa.gz whether compressed or not
             is_compressed = file.read(2) == _GZIP_MAGIC
             file.seek(0)
-            return _read(path, gzip.open(file) if is_compressed else file)  # type: ignore[arg-type]
+            return _read(path, gzip.open(file) if is_compressed else file)
     except (OSError, EOFError, zlib.error) as error:
         # gzip raises EOFError for a file that was cut short, zlib.error for damaged content
         reason = getattr(error, "strerror", None) or error

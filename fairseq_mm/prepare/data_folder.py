@@ -32,8 +32,8 @@ _REPLACED = "replaced.json"
 def former_files(split: str, sides: Iterable[str] = ()) -> list[str]:
     """Return the paths of the files beside the binarised text of a split in folders of version
     0.2; ``sides`` are the suffixes of its texts."""
-    endings = ("visual_ids", "tags", "ids", "unknowns.jsonl", "transcripts.jsonl", "stories.jsonl")
-    endings += ("references.jsonl", "album_references.jsonl")
+    endings = ["visual_ids", "tags", "ids", "unknowns.jsonl", "transcripts.jsonl", "stories.jsonl"]
+    endings += ["references.jsonl", "album_references.jsonl"]
     texts = [f"text/{split}.{side}" for side in sides]
     return ["missing_images.txt", *texts, *(f"{split}.{ending}" for ending in endings)]
 

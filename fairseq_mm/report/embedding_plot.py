@@ -33,7 +33,7 @@ class PlotPoint(NamedTuple):
     image: Optional[str] = None
 
 
-def plot_section(points: Sequence[PlotPoint], variance_shares: Sequence[float]) -> Section:
+def plot_section(points: Sequence[PlotPoint], variance_shares: np.ndarray) -> Section:
     """Return a page section with a plot of words as labelled dots and of images as thumbnails; an
     image without a thumbnail is a dot whose label appears on hover. ``variance_shares`` are those
     of the two axes, 0 to 1."""

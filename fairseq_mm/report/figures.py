@@ -100,7 +100,7 @@ def _simplify(root: ElementTree.Element, colors: Mapping[str, str]) -> None:
             element.set(name.rpartition("}")[2], element.attrib.pop(name))
         if "style" in element.attrib:
             for name, color in colors.items():
-                element.set("style", element.get("style").replace(color, f"var(--{name})"))
+                element.set("style", element.attrib["style"].replace(color, f"var(--{name})"))
         if element.tag == "style":
             # matplotlib's rule for all elements (*) would otherwise hold for the whole page
             element.text = f"svg {element.text}"
@@ -120,9 +120,7 @@ def _add_titles(root: ElementTree.Element, titles: Titles) -> None:
             ElementTree.SubElement(mark, "title").text = title
 
 
-def recall_chart(
-    title: str, percentages: Sequence[float], curves: Mapping[str, Sequence[float]]
-) -> str:
+def recall_chart(title: str, percentages: Any, curves: Mapping[str, Any]) -> str:
     """Draw recall against the percentage of retrieved candidates (Mao et al. 2015, Figure 4).
 
     ``curves`` maps the name of a curve to its recall in percent at ``percentages``. Returns the

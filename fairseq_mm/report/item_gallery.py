@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple, Optional
+from typing import Any, NamedTuple, Optional
 
 from fairseq_mm.metrics.score_rows import format_figure
 from fairseq_mm.report.html_page import Section, section
@@ -42,7 +42,7 @@ def gallery_section(
     by words, and sorts them by a score or by the difference between two systems."""
     scores = dict.fromkeys(x for item in items for text in item.texts for x in text.scores)
     systems = [text.system for text in items[0].texts] if items else []
-    orders = [(name, i, None) for name in scores for i in range(len(systems))]
+    orders: list[Any] = [(name, i, None) for name in scores for i in range(len(systems))]
     if len(systems) > 1:
         orders += [(name, i, 0) for name in scores for i in range(1, len(systems))]
     return section(
@@ -62,7 +62,7 @@ def gallery_section(
 
 
 def _number(item: Item, name: str, i: int, j: Optional[int]) -> Optional[float]:
-    values = [item.texts[k].scores.get(name) for k in (i, j) if k is not None]
+    values: list[Any] = [item.texts[k].scores.get(name) for k in (i, j) if k is not None]
     if None in values:
         return None
     return round(values[0] - sum(values[1:]), 6)

@@ -328,7 +328,7 @@ def build_likelihood(
 
     The arguments are those of :class:`DecoderLikelihood`.
     """
-    options = {"start": start, "precision": precision, "block_rows": block_rows}
+    options: dict[str, Any] = {"start": start, "precision": precision, "block_rows": block_rows}
     device = next(model.parameters()).device
     contract = ("image_terms", "language_terms", "output_proj", "hidden_dim")
     # with attention, what the image adds depends on the words before

@@ -213,6 +213,6 @@ def retrieve_shifted(
         return [Retrieved(*item, None, rank) for rank, item in enumerate(items, 1)]
     distances = distances_to_mean(store[[key for key, _ in items]])
     return [
-        Retrieved(*items[i], float(distances[i]), i + 1)
-        for i in np.argsort(distances, kind="stable")[:top].tolist()
+        Retrieved(*items[int(i)], float(distances[i]), int(i) + 1)
+        for i in np.argsort(distances, kind="stable")[:top]
     ]
