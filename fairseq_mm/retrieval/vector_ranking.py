@@ -71,6 +71,7 @@ def rank_vectors(images: Any, sentences: Any, image_of_sentence: Any) -> VectorR
             for start in range(0, len(product), _COMPARED_ROWS):
                 scores = product[start : start + _COMPARED_ROWS]  # [rows, columns]
                 rows = slice(top + start, top + start + len(scores))
+                block = images[rows], sentences[columns]
                 # true pairs are not their own competitors
                 true_row = true_image[columns] - rows.start
                 own = np.flatnonzero((true_row >= 0) & (true_row < len(scores)))
@@ -78,15 +79,13 @@ def rank_vectors(images: Any, sentences: Any, image_of_sentence: Any) -> VectorR
 
                 num_above, i, j = _compare(scores, *(x[rows, None] for x in best_bounds))
                 sentence_ranks[rows] += num_above
-                i, j = i + rows.start, j + left
-                reaches = exact_products(images, sentences, i, j) >= best_scores[i]
-                np.add.at(sentence_ranks, i[reaches], 1)
+                reaches = exact_products(*block, i, j) >= best_scores[rows][i]
+                np.add.at(sentence_ranks[rows], i[reaches], 1)
 
                 num_above, i, j = _compare(scores, *(x[None, columns] for x in true_bounds))
                 image_ranks[columns] += num_above
-                i, j = i + rows.start, j + left
-                reaches = exact_products(images, sentences, i, j) >= true_scores[j]
-                np.add.at(image_ranks, j[reaches], 1)
+                reaches = exact_products(*block, i, j) >= true_scores[columns][j]
+                np.add.at(image_ranks[columns], j[reaches], 1)
     return VectorRanks(image_ranks, sentence_ranks)
 
 
@@ -104,8 +103,15 @@ def _compare(
         The number of scores above the upper bound for each row or column, and the rows and the
         columns of the scores between the bounds.
     """
+    axis = 1 if low.shape[1] == 1 else 0
+    reaches = scores >= low
+    # flatnonzero is faster than np.nonzero in two dimensions
+    if np.count_nonzero(reaches) < scores.size // 64:
+        # faster than to compare all scores with the upper bound
+        pairs = np.divmod(np.flatnonzero(reaches), scores.shape[1])
+        is_above = scores[pairs] > np.ravel(high)[pairs[1 - axis]]
+        num_above = np.bincount(pairs[1 - axis][is_above], minlength=low.size)
+        return num_above, pairs[0][~is_above], pairs[1][~is_above]
     is_above = scores > high
-    num_above = np.count_nonzero(is_above, axis=1 if low.shape[1] == 1 else 0)
-    # faster than np.nonzero in two dimensions
-    is_between = np.flatnonzero((scores >= low) ^ is_above)
-    return num_above, *np.divmod(is_between, scores.shape[1])
+    is_between = np.flatnonzero(reaches ^ is_above)
+    return np.count_nonzero(is_above, axis=axis), *np.divmod(is_between, scores.shape[1])
