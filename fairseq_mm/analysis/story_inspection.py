@@ -17,7 +17,7 @@ from fairseq_mm.inference.checkpoint import LoadedModels
 from fairseq_mm.models._conv_decoder import StoryDecoder
 from fairseq_mm.models._conv_trunk import Trace
 from fairseq_mm.models._fusion import FusionDecoder
-from fairseq_mm.retrieval.story_likelihood import StoryLikelihood
+from fairseq_mm.retrieval.text_likelihood import encode_prompt, encode_text, max_words
 from fairseq_mm.retrieval.word_likelihood import word_log_probs
 
 PARTS = ("trained", "pretrained")
@@ -138,14 +138,11 @@ def inspect_story(
             f"--arch {models.architectures[0]} instead."
         )
     is_fusion = isinstance(decoder, FusionDecoder)
-    likelihood = StoryLikelihood(models)
-    if num_words is None:
-        num_words = likelihood.max_story_words
-    target = likelihood.encode_story(story, num_words=num_words)
+    target = encode_text(models.dictionary, story, num_words or max_words(models, "story"))
     types = torch.tensor(target, device=models.device)
     # fairseq's decoders start from </s>
     previous = torch.tensor([[models.dictionary.eos(), *target[:-1]]], device=models.device)
-    source = None if prompt is None else likelihood.encode_prompt(prompt)
+    source = None if prompt is None else encode_prompt(models, prompt)
     encoder_out = None
     if source is not None:
         tokens = torch.tensor([source], device=models.device)

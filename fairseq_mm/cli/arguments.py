@@ -23,6 +23,13 @@ def positive(text: str) -> int:
     return int(text)
 
 
+def natural(text: str) -> int:
+    """Parse an integer of 0 or more."""
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"must be a number of 0 or more, but is {text!r}")
+    return int(text)
+
+
 # one table, so that an option has the same name and meaning in every subcommand
 SHARED: dict[str, dict[str, Any]] = {
     "checkpoint": {"required": True, "metavar": "PATH", "help": f"{CHECKPOINT_HELP}."},

@@ -101,20 +101,21 @@ class Counts(NamedTuple):
 def run(args: argparse.Namespace) -> None:
     arguments.check_outputs({"json": args.json})
     register_quietly()
+    from fairseq_mm.cli.split_texts import TEXTS, build_card, sample_lines
     from fairseq_mm.inference.checkpoint import Checkpoint
     from fairseq_mm.metrics.perplexity import GRID
     from fairseq_mm.retrieval.word_likelihood import TemperatureSums
 
     checkpoints = Checkpoint.open_all(args.checkpoint, data=args.data)
     likelihood.resolve_options(args, OPTIONS, checkpoints)
-    texts = likelihood.load_texts(args, checkpoints)
-    lines = likelihood.sample_lines(len(texts.texts), args.stories, args.seed)
+    texts = TEXTS[checkpoints[0].kind](args, checkpoints)
+    lines = sample_lines(len(texts.texts), args.stories, args.seed)
     sums = None
     if args.tune_temperature:
         scorer = texts.likelihood
         # The k most probable tokens of an ensemble change with the temperature.
         top_k = args.top_k if len(scorer.models) == 1 else None
-        sums = TemperatureSums(scorer.models, scorer.dictionary, GRID, top_k=top_k)
+        sums = TemperatureSums(scorer.models, texts.dictionary, GRID, top_k=top_k)
     counts = _score(texts, lines, [texts.condition(line) for line in lines], sums)
     described = texts.describe(lines, counts)
     images = "own" if "sequences" in described else None
@@ -132,7 +133,8 @@ def run(args: argparse.Namespace) -> None:
     if args.shuffled_images:
         shuffled = shuffle_images(texts.visual_ids, texts.names, seed=args.seed)
         # The temperature is tuned with the stories' own images only, so no sums are passed.
-        other = _score(texts, lines, [shuffled[line] for line in lines], None)
+        conditions = [texts.first[shuffled[line]] for line in lines]
+        other = _score(texts, lines, conditions, None)
         result["shuffled"] = _perplexities(other, "of-another-album", texts, lines, args)
         result["ratio"] = (
             result["shuffled"]["all"]["perplexity"] / result["perplexities"]["all"]["perplexity"]
@@ -142,7 +144,7 @@ def run(args: argparse.Namespace) -> None:
     _print(result)
     if args.json:
         names = ("words", "stories", "counting", "shuffled_images")
-        result["card"] = likelihood.build_card(args, texts.files, names, texts.device)
+        result["card"] = build_card(args, texts.files, names, texts.device)
         write_file(args.json, json.dumps(result, indent=2) + "\n")
 
 
@@ -185,7 +187,7 @@ def _score(
     from fairseq_mm.metrics.perplexity import LogProbability
 
     pairs = [(condition, texts.tokens(line)) for condition, line in zip(conditions, lines)]
-    unk, ends = texts.likelihood.dictionary.unk(), torch.tensor(texts.ends)
+    unk, ends = texts.dictionary.unk(), torch.tensor(texts.ends)
     # columns: known words, unknown words, ends
     log_probs, numbers = torch.zeros(3, dtype=torch.float64), torch.zeros(3, dtype=torch.long)
     sentences = []
@@ -207,7 +209,7 @@ def _score(
                 ]
             progress.update(len(batch))
     parts = [LogProbability(*part) for part in zip(log_probs.tolist(), numbers.tolist())]
-    eos = texts.likelihood.dictionary.eos()
+    eos = texts.dictionary.eos()
     truncated = sum(tokens[-1] != eos for _, tokens in pairs)
     return Counts(parts[0], parts[1], parts[2], sentences, truncated)
 

@@ -15,13 +15,13 @@ import numpy as np
 import torch
 from tqdm.auto import tqdm
 
-from fairseq_mm.cli.likelihood import build_card, load_on_data, name_output
 from fairseq_mm.cli.run_set_up import only_writer
+from fairseq_mm.cli.split_texts import build_card, load_on_data, name_output
 from fairseq_mm.data.elapsed_time import elapsed_time
 from fairseq_mm.data.output_file import write_file
 from fairseq_mm.data.records import open_split
 from fairseq_mm.errors import UserError
-from fairseq_mm.inference.checkpoint import Checkpoint, usable_device
+from fairseq_mm.inference.checkpoint import Checkpoint
 from fairseq_mm.metrics.ranks import (
     TrueRanks,
     chance_summary,
@@ -82,10 +82,8 @@ def rank_images(args: argparse.Namespace, checkpoints: Sequence[Checkpoint]) -> 
             f"{checkpoints[0].path}: must be one model of captions that reads no tags (m_rnn, "
             "mlbl_f), or embeddings (vse_lstm, vse_gru, vse_bow)."
         )
-    device = usable_device(args.device)
     models, task = load_on_data(checkpoints, args)
-    task.load_dataset(args.split, combine=False)
-    models = [model.to(device) for model in models]
+    device = next(models[0].parameters()).device
     files = [each.path for each in checkpoints]
     output = args.output or name_output(files, args.split)
     card = _build_card(args, files, task, device)

@@ -1,6 +1,7 @@
 """Tests for ``fairseq-mm rank`` whether stories fit their own prompt or images best."""
 
 import argparse
+import hashlib
 import json
 import os
 import sys
@@ -11,14 +12,15 @@ from typing import Any
 import numpy as np
 from tqdm.auto import tqdm
 
-from fairseq_mm.cli.likelihood import StoryTexts, build_card, load_texts, name_output, sample_lines
 from fairseq_mm.cli.run_set_up import only_writer
+from fairseq_mm.cli.split_texts import TEXTS, StoryTexts, build_card, name_output, sample_lines
 from fairseq_mm.data.elapsed_time import elapsed_time
 from fairseq_mm.data.output_file import write_file
 from fairseq_mm.errors import UserError
 from fairseq_mm.inference.checkpoint import Checkpoint
 from fairseq_mm.metrics import condition_ranking
 from fairseq_mm.metrics.condition_ranking import Columns
+from fairseq_mm.metrics.result_card import file_hash
 from fairseq_mm.metrics.score_rows import signature
 from fairseq_mm.retrieval.score_file import PairScores
 
@@ -38,7 +40,7 @@ def rank_stories(args: argparse.Namespace, checkpoints: Sequence[Checkpoint]) ->
     started = time.time()
     if args.candidates < 2:
         raise UserError("--candidates: must be 2 or more, the story's own included.")
-    texts: StoryTexts = load_texts(args, checkpoints)
+    texts: StoryTexts = TEXTS[checkpoints[0].kind](args, checkpoints)
     lines = sample_lines(len(texts.texts), args.stories, args.seed)
     columns = condition_ranking.condition_columns(texts.names[line] for line in lines)
     if len(columns.texts) < args.candidates:
@@ -56,7 +58,7 @@ def rank_stories(args: argparse.Namespace, checkpoints: Sequence[Checkpoint]) ->
             seed=args.seed,
             on_draw=progress.update,
         )
-    settings = {**texts.settings(), "split": args.split, "precision": args.precision}
+    settings = {**_settings(texts), "split": args.split, "precision": args.precision}
     output = args.output or name_output(texts.models.files, args.split)
     with only_writer(output):
         # The file may have likelihoods of an earlier run, which are not computed again.
@@ -100,6 +102,20 @@ def rank_stories(args: argparse.Namespace, checkpoints: Sequence[Checkpoint]) ->
         f"({len(file.scores):,} pairs) in {seconds:.0f} s",
         file=sys.stderr,
     )
+
+
+def _settings(texts: StoryTexts) -> dict[str, Any]:
+    """Return digests of the checkpoints, texts and features on which likelihoods depend."""
+    hashes: dict[str, Any] = {"words": texts.num_words}
+    for role, path in texts.files.items():
+        if role != "split":  # the same texts may be in a file of another form
+            # Files above 4 GiB are not hashed; their size is used instead.
+            entry = file_hash(path)
+            digest = str(entry.get("sha256", entry.get("bytes")))[:12]
+            # checkpoint_0 and checkpoint_1 have the role `checkpoint`.
+            hashes.setdefault(role.partition("_")[0], []).append(digest)
+    content = repr([(texts.identify(line), text) for line, text in enumerate(texts.texts)])
+    return {**hashes, "texts": hashlib.sha256(content.encode()).hexdigest()[:12]}
 
 
 def _to_json(value: Any) -> Any:

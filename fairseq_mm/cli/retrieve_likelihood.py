@@ -5,12 +5,12 @@ from typing import Any
 
 import numpy as np
 
-from fairseq_mm.cli.likelihood import load_on_data
 from fairseq_mm.cli.rank_images import best_candidates, caption_texts
+from fairseq_mm.cli.split_texts import load_on_data
 from fairseq_mm.data.collate import pad_features
 from fairseq_mm.data.multimodal_dataset import encode_words
 from fairseq_mm.errors import UserError
-from fairseq_mm.inference.checkpoint import Checkpoint, usable_device
+from fairseq_mm.inference.checkpoint import Checkpoint
 from fairseq_mm.inference.embedder import get_tokenizer
 from fairseq_mm.inference.readers import ImageReader
 from fairseq_mm.retrieval.likelihood import build_likelihood, check_finite, log_marginal
@@ -38,8 +38,6 @@ def nearest_by_likelihood(args: argparse.Namespace) -> list[dict[str, Any]]:
             "where there is no --store, which `fairseq-mm embed` makes of an embedding's vectors."
         )
     (model,), task = load_on_data(checkpoints, args)
-    model = model.to(usable_device(args.device))
-    task.load_dataset(args.split, combine=False)
     start = task.target_dictionary.eos()
     if args.text is not None:  # ranking images needs no P(sentence)
         split = SplitToRank(task.datasets[args.split])

@@ -164,12 +164,6 @@ def _samples(text: str) -> int:
     return int(text)
 
 
-def _seed(text: str) -> int:
-    if not text.isdecimal():
-        raise argparse.ArgumentTypeError(f"must be a number of 0 or more, but is {text!r}")
-    return int(text)
-
-
 _FILE = {"metavar": "FILE"}
 _ARGUMENTS: Rows = {
     "inputs": ("Generated texts.", {"nargs": "?", "metavar": "HYPOTHESES"}),
@@ -230,7 +224,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     arguments.add(parser, "data", "split", split=split)
     arguments.add_rows(parser, _ARGUMENTS)
     arguments.add_rows(parser, _OUTPUT)
-    seed = {"default": SEED, "type": _seed, "metavar": "N"}
+    seed = {"default": SEED, "type": arguments.natural, "metavar": "N"}
     arguments.add(parser, "json", "seed", seed=seed)
     arguments.add_rows(parser, score_models.ARGUMENTS)
     arguments.add(parser, "device", device={"help": "Device of the models."})

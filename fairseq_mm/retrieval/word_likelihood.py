@@ -13,6 +13,7 @@ scored tokens does not depend on T. For an ensemble, the set depends on T, and t
 not computed. Unknown words are not among the k tokens, as in generation.
 """
 
+import math
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple, Optional
 
@@ -134,9 +135,9 @@ def mixture(members: Sequence[Tempered]) -> Tempered:
     return Tempered(mean_log_probs(log_probs), slope, curvature)
 
 
-def mean_log_probs(log_probs: Tensor) -> Tensor:
-    """Average probabilities, given as natural logarithms, over models, the first dimension."""
-    return log_probs.logsumexp(0) - torch.tensor(float(len(log_probs))).log().to(log_probs)
+def mean_log_probs(log_probs: Sequence[Tensor]) -> Tensor:
+    """Average the probabilities of models, given as natural logarithms."""
+    return torch.stack([*log_probs]).logsumexp(0) - math.log(len(log_probs))
 
 
 def top_candidates(

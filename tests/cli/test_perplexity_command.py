@@ -10,7 +10,7 @@ from fairseq.logging import progress_bar
 from toy_data import make_captions_folder, make_videos_folder, run_fairseq
 from toy_story_models import make_story_folder, train_stories
 
-from fairseq_mm.cli.likelihood import BATCH_TOKENS
+from fairseq_mm.cli import split_texts
 from fairseq_mm.cli.main import main
 
 PAIR = ["--task", "translation", "--source-lang", "wp_source", "--target-lang", "wp_target"]
@@ -102,7 +102,7 @@ def test_captions_and_summaries_have_the_perplexity_of_fairseq_validate(
     with pytest.MonkeyPatch.context() as patch:
         run_fairseq(patch, "train", data, *task, *options.split(), *save)
     path = tmp_path / "model/checkpoint_best.pt"
-    monkeypatch.setitem(BATCH_TOKENS, "cpu", 30)
+    monkeypatch.setitem(split_texts.BATCH_TOKENS, "cpu", 30)
     capsys.readouterr()
     arguments = [data, "--checkpoint", path, "--json", tmp_path / "p.json"]
     assert main(["perplexity", *map(str, arguments), "--device", "cpu"]) == 0
@@ -154,9 +154,7 @@ def test_no_other_temperature_is_better(perplexity, trained, name, monkeypatch):
     # with the weights divided by the temperature found, the best temperature is 1
     import torch
 
-    from fairseq_mm.inference import checkpoint
-
-    build = checkpoint.build_models
+    build = split_texts.build_models
 
     def sharpened(*args):
         models = build(*args)
@@ -166,7 +164,7 @@ def test_no_other_temperature_is_better(perplexity, trained, name, monkeypatch):
                 model.decoder.output_proj.bias.div_(found["temperature"])
         return models
 
-    monkeypatch.setattr(checkpoint, "build_models", sharpened)
+    monkeypatch.setattr(split_texts, "build_models", sharpened)
     _, again, _, _ = perplexity(name, "--tune-temperature", "--top-k", 4)
     assert again["temperatures"]["softmax"]["temperature"] == pytest.approx(1, abs=1e-3)
     assert again["perplexities"]["all"]["perplexity"] == pytest.approx(
@@ -198,7 +196,6 @@ def test_the_dictionary_tells_the_side(perplexity, trained, tmp_path):
     [
         ("story", ["--side", "wp_source"], "generates stories, not prompts"),
         ("story", ["--split", "test"], ": has no split 'test', but "),
-        ("story", ["--seed", -1], "--seed: must be 0 or more, but is -1"),
         ("story", ["--json", "/nowhere/a.json"], "there is no folder /nowhere"),
         ("nothing", [], "nothing: no such checkpoint or folder"),
         ("story:gcnn", [], "other dictionary than"),

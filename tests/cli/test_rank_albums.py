@@ -89,7 +89,6 @@ def test_figures_are_those_of_the_models_own_probabilities(rank, made, tmp_path)
     [
         (["--candidates", "1"], "--candidates: must be 2 or more, the story's own included."),
         (["--candidates", "6"], "10 stories of valid have 5 different albums, but --candidates 6"),
-        (["--seed", "-1"], "--seed: must be 0 or more, but is -1."),
     ],
 )
 def test_wrong_options_are_one_line(rank, options, message):

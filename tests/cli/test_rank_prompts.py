@@ -8,10 +8,10 @@ import pytest
 import torch
 from toy_story_models import make_story_folder, train_stories
 
-from fairseq_mm.cli.likelihood import BATCH_TOKENS
+from fairseq_mm.cli.split_texts import BATCH_TOKENS
 from fairseq_mm.inference.checkpoint import load_models
 from fairseq_mm.metrics import condition_ranking
-from fairseq_mm.retrieval.story_likelihood import StoryLikelihood
+from fairseq_mm.retrieval.text_likelihood import TextLikelihood
 
 
 @pytest.fixture(scope="module")
@@ -89,9 +89,9 @@ def test_figures_are_those_of_the_models_own_probabilities(rank, trained, tmp_pa
 
 def test_a_pair_is_scored_once_however_often_it_is_drawn(rank, monkeypatch):
     scored = []
-    batches = StoryLikelihood.batches
+    batches = TextLikelihood.batches
     monkeypatch.setattr(
-        StoryLikelihood,
+        TextLikelihood,
         "batches",
         lambda self, pairs: scored.extend(pairs) or batches(self, pairs),
     )
@@ -110,24 +110,24 @@ def test_a_pair_is_scored_once_however_often_it_is_drawn(rank, monkeypatch):
 def test_an_interrupted_run_continues(rank, monkeypatch, tmp_path):
     _, whole, _, _ = rank("--draws", 3, output=tmp_path / "whole")
     calls = []
-    score = StoryLikelihood._score
+    score = TextLikelihood._score
 
-    def interrupted(self, encoded, stories, log_probs_of):
-        calls.append(len(stories))
+    def interrupted(self, sample, pairs, log_probs_of):
+        calls.append(len(pairs))
         if len(calls) == 4:
             raise KeyboardInterrupt
-        return score(self, encoded, stories, log_probs_of)
+        return score(self, sample, pairs, log_probs_of)
 
     options = ("--draws", 3)
     monkeypatch.setitem(BATCH_TOKENS, "cpu", 150)
     with monkeypatch.context() as patch:
-        patch.setattr(StoryLikelihood, "_score", interrupted)
+        patch.setattr(TextLikelihood, "_score", interrupted)
         status, result, _, err = rank(*options)
     assert (status, result) == (130, {})
     assert "rank: interrupted" in err
     calls.clear()
     monkeypatch.setattr(
-        StoryLikelihood,
+        TextLikelihood,
         "_score",
         lambda self, *args: calls.append(len(args[1])) or score(self, *args),
     )
@@ -159,7 +159,6 @@ def test_prompts_that_differ_in_unknown_words_alone_are_equally_likely(rank, tra
             "have 9 different prompts, but --candidates 10 needs as many",
         ),
         (["--split", "test"], ": has no split 'test', but "),
-        (["--seed", -4], "--seed: must be 0 or more, but is -4"),
         (["--device", "nowhere"], "^fairseq-mm rank: device nowhere: Expected one of"),
     ],
 )
