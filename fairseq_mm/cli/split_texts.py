@@ -245,7 +245,7 @@ class PromptTexts(StoryTexts):
 
     def identify(self, line: int) -> Optional[list[int]]:
         condition = self.condition(line)
-        return condition and [*condition]
+        return None if condition is None else [*condition]
 
     def find_lines(self, names: Sequence[str]) -> dict[str, int]:
         # Prompts that differ only in unknown words have the same tokens. They share one line, so

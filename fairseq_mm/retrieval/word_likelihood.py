@@ -126,8 +126,8 @@ def tempered_log_probs(logits: Tensor, target: Tensor, inverse_temperatures: Ten
 
 def mixture(members: Sequence[Tempered]) -> Tempered:
     """Average the probabilities of an ensemble's models, and combine their derivatives."""
-    log_probs = torch.stack([member.log_probs for member in members])
-    weights = log_probs.softmax(0)
+    log_probs = [member.log_probs for member in members]
+    weights = torch.stack(log_probs).softmax(0)
     slopes = torch.stack([member.slopes for member in members])
     curvatures = torch.stack([member.curvatures for member in members])
     slope = (weights * slopes).sum(0)
@@ -135,9 +135,9 @@ def mixture(members: Sequence[Tempered]) -> Tempered:
     return Tempered(mean_log_probs(log_probs), slope, curvature)
 
 
-def mean_log_probs(log_probs: Sequence[Tensor]) -> Tensor:
+def mean_log_probs(log_probs: list[Tensor]) -> Tensor:
     """Average the probabilities of models, given as natural logarithms."""
-    return torch.stack([*log_probs]).logsumexp(0) - math.log(len(log_probs))
+    return torch.stack(log_probs).logsumexp(0) - math.log(len(log_probs))
 
 
 def top_candidates(
