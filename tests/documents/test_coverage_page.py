@@ -64,7 +64,7 @@ def test_every_item_has_a_command_or_a_reason():
     assert len(SECTIONS) == 5
     for text in SECTIONS.values():
         lines = [line for line in text.splitlines() if line.startswith("|")]
-        assert lines[:2] == ["| paper | item | here |", "|---|---|---|"]
+        assert lines[:2] == ["| item of the paper | command, or reason |", "|---|---|"]
         for line in lines[2:]:
             *_, here = [cell.strip() for cell in line.strip("|").split("|")]
             assert here.startswith("not here: ") or list(inline_commands(here)), line
