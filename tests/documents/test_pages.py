@@ -18,7 +18,6 @@ EXAMPLES = ROOT / "examples"
 REPOSITORY = "https://github.com/fairseq-mm/fairseq_mm"
 SOURCED = {"sizes.sh", "steps.sh", "systems.sh"}
 RECIPES = {path.name: path for path in EXAMPLES.glob("*/*.sh") if path.name not in SOURCED}
-TASK_PAGES = sorted((DOCS / "tasks").glob("*.md"))
 PARSED = {*FAIRSEQ_PARSERS, "fairseq-mm", "fairseq-hydra-train", "python"}
 
 
@@ -86,7 +85,6 @@ def test_documented_recipes_are_there_and_take_their_arguments(page):
 
 def test_every_architecture_is_documented():
     overview = (DOCS / "index.md").read_text("utf-8")
-    pages = "".join(page.read_text("utf-8") for page in TASK_PAGES)
     ours = {
         name
         for name, cls in ARCH_MODEL_REGISTRY.items()
@@ -94,7 +92,6 @@ def test_every_architecture_is_documented():
     }
     assert len(ours) > 50
     assert sorted(ours - set(re.findall(r"`(\w+)`", overview))) == []
-    assert sorted(ours - set(re.findall(r"\w+", pages))) == []
 
 
 def test_every_option_of_generation_is_documented():
