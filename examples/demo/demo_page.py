@@ -25,7 +25,7 @@ class Panel(NamedTuple):
     Attributes:
         name: Name of the image's file.
         uri: The image as a data URI.
-        text: Text of this image alone.
+        text: Text of only this image.
         right: Whether the text is right.
     """
 
@@ -41,7 +41,7 @@ class Card(NamedTuple):
     Attributes:
         given: Text that the model read; empty if there is none.
         panels: Images.
-        text: Text that the model wrote for all of it; empty if there is none.
+        text: Text that the model wrote for the whole item; empty if each image has its own.
         right: Whether the text is right.
     """
 

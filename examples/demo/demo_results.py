@@ -14,7 +14,7 @@ class Result(NamedTuple):
         task: The task.
         verdicts: Verdicts on what the model made of the test items.
         baseline: Verdicts on the most common answer.
-        parts: Further rows: what is counted, right ones, all.
+        parts: Further rows of the table: name, number of right parts, number of all parts.
     """
 
     task: DemoTask

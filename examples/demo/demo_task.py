@@ -1,4 +1,4 @@
-"""What the demo's tasks share: their sizes, and the steps of drawing, extraction and training."""
+"""Base of the demo's tasks: sizes, and the steps of drawing, extraction and training."""
 
 import re
 from collections.abc import Sequence
@@ -73,7 +73,7 @@ class DemoTask:
         name: Name of the folder.
         title: Heading on the page.
         about: Sentences that say what the model reads and writes.
-        items: What a test item is, plural.
+        items: Name of the test items, plural.
         right: Condition of a right item, a clause.
         task: Name of the fairseq task.
         model: Options of the model.
@@ -118,7 +118,7 @@ class DemoTask:
         raise NotImplementedError
 
     def verdicts(self) -> Sequence[AnyVerdict]:
-        """Return the verdicts on what was generated for the test items."""
+        """Return the verdicts on the texts that were generated for the test items."""
         raise NotImplementedError
 
     def baseline(self) -> Sequence[AnyVerdict]:

@@ -64,10 +64,10 @@ class StepRunner:
         self.folder = folder
         self.settings = settings
         self.total = total
-        self.seconds: dict[str, float] = {}  # of finished steps, in the order of their end
+        self.seconds: dict[str, float] = {}  # by title of a finished step, in the order of ending
         self.commands: dict[str, str] = {}  # of begun steps that are commands, by title
         self._begun = 0
-        self._threads = available_cores()  # of each process
+        self._threads = available_cores()  # threads of each process
         # guards printing and all attributes, which tracks share; told when a step ends
         self._lock = threading.Condition()
         self._running: set[subprocess.Popen] = set()

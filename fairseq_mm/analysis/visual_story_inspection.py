@@ -28,8 +28,8 @@ _SHOWS = (
 
 
 class AttentionKinds(NamedTuple):
-    """Kinds of attention of a model: of each word to all five images, of each word to the slices of
-    its image, and of the positions of an image's grid to each other (a non-local block).
+    """Kinds of attention of a model: each word attends to all five images, or to the slices of its
+    image, or the positions of an image's grid attend to each other (a non-local block).
     """
 
     images: bool

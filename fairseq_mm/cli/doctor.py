@@ -81,7 +81,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _catch(subject: str, remedy: str, findings: Iterator[Finding]) -> Iterator[Finding]:
-    """Yield the findings; an exception, of which a broken package can raise any, is the last."""
+    """Yield the findings. If an exception is raised, as by a broken package, it is the last one."""
     try:
         yield from findings
     except Exception as error:
@@ -265,7 +265,7 @@ def _find_weights(subject: str, checkpoint: Any, given: Optional[str]) -> Iterat
     from fairseq_mm.inference.readers import find_weights_file
 
     recorded = str(checkpoint.extractor.get("weights", ""))
-    if len(recorded) == 64:  # a digest; published weights have a name
+    if len(recorded) == 64:  # SHA-256 of a file; published weights have a name instead
         name = str(checkpoint.extractor.get("extractor"))
         file = find_weights_file(checkpoint.extractor, [checkpoint.path], given)
         yield "ok", subject, checked_weights_file(name, recorded, file), ""

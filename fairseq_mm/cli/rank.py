@@ -7,9 +7,9 @@ fit their own prompt or images better than others.
   fairseq-mm rank data-bin/vist --checkpoint checkpoints/glac --candidates 10
 
 The checkpoint decides what is ranked: models of captions (m_rnn, mlbl_f) rank by
-likelihood, image-sentence embeddings (vse_bow, ...) by the cosine of vectors; of
-models of stories it is counted how often a story is more likely under its own
-prompt or images than under those of other stories. docs/metrics.md defines the
+likelihood, image-sentence embeddings (vse_bow, ...) by the cosine of vectors. For
+a model of stories, the command counts how often a story is more likely under its
+own prompt or images than under those of other stories. docs/metrics.md defines the
 figures. The output folder gets ranks.json, ranks.jsonl (for stories ranking.json,
 stories.jsonl), and the likelihoods with which the next run continues.
 """

@@ -74,7 +74,7 @@ def run_plot(args: argparse.Namespace) -> None:
     store = VectorStore(opened)
     ids = list(args.id)
     for key in ids:
-        opened.count_rows(key)  # reports a missing item
+        opened.count_rows(key)  # raises UserError if the item is missing
     if args.near:
         for items in store.search(embedder.embed_texts(args.near), args.top):
             ids += [key for key, _ in items]

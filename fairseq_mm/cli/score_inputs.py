@@ -124,7 +124,7 @@ def find_source(
 def read_score_references(
     split: Optional[Split], references: Optional[str], references_of: str = "item"
 ) -> References:
-    """Read references: of the file ``references``, or of a split of a data folder.
+    """Read the references in the file ``references``, or those of a split of a data folder.
 
     ``references_of`` is ``item``, or ``album`` for all stories of each image sequence's album.
     """

@@ -78,7 +78,7 @@ def allow_checkpoint_classes() -> None:
         nodes.StringNode,
         # replaces tensors in a checkpoint that the first process sends to the others
         _TensorPlaceholder,
-        # in the state of fairseq's tasks of audio
+        # the state of fairseq's audio tasks contains dictionaries
         Dictionary,
         # numbers of numpy are in fairseq's meters; numpy 2 has renamed the module
         Dtype,

@@ -1,6 +1,7 @@
 """Reads released models of Kiros et al. 2014, and renames their weights for ``--arch vse_gru`` or
 ``vse_bow``. Released code: https://github.com/ryankiros/visual-semantic-embedding
-Writes checkpoints from this and the other released models: VSE++, GLAC Net and Transtory-XL.
+
+Other readers of released models (VSE++, GLAC Net, Transtory-XL) write their checkpoints with it.
 
 ``X.npz`` has the weights, ``X.npz.pkl`` the options, ``X.npz.dictionary.pkl`` the words and their
 numbers, from 2 on. The number of a word is its row in the word embedding. Number 0 is the end

@@ -232,7 +232,7 @@ class SelfCriticalCriterion(CrossEntropyCriterion):
             "sample_size": count,
             "reward": float(own.sum()),
             "greedy_reward": float(rewards[:, K:].sum()) * K,
-            # without the ends, which cut texts have, too
+            # without end tokens, which truncated texts have as well
             "sample_length": num_tokens - count,
             "cut_samples": int(is_cut.sum()),
             "samples": count,

@@ -263,7 +263,7 @@ def _open_array(path: Path, ids_path: Optional[str]) -> FeatureSource:
 
     def read(i: int) -> np.ndarray:
         first = rows[firsts[i]]
-        # a count of five an image is a guess: dropping different rows would lose images silently
+        # five rows an image is a guess: if the rows differ, dropping four of them would lose images
         for j in range(firsts[i] + 1, ends[i]):
             if not np.array_equal(rows[j], first):
                 raise UserError(

@@ -53,7 +53,7 @@ EXTRACTOR_ATTRIBUTES = (
 EXTRACTOR_NOTES = ("library", "network_config")
 # the stores of a data folder without features.h5: [{"store": path, "prefix": text}, ...]
 STORE_LIST = "features.json"
-# attributes of a part of a list: "2/3", and a digest of all ids of the list
+# attributes of a part that extract --shard wrote: "2/3", and a digest of the ids of all parts
 SHARD_ATTRIBUTES = ("shard", "shard_of")
 # rows are checked and copied in pieces, since a whole store may not fit into memory
 PIECE_BYTES = 1 << 25

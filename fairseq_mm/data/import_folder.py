@@ -67,7 +67,7 @@ class ImportedSplit(Split):
         pairs = {(match[1], match[2]) for match in matches if match}
         texts = self.root / "text"
         known = {x for x in _KNOWN_PAIRS if x in pairs or (texts / f"{self.name}.{x[1]}").exists()}
-        # of two unknown pairs either could be meant, and the wrong text misleads
+        # with two unknown pairs it is unclear which text is meant, and the wrong one would be read
         if len(known or pairs) > 1:
             names = ", ".join(sorted("-".join(pair) for pair in known or pairs))
             raise UserError(f"{self.root}: has {self.name!r} in several pairs of texts: {names}.")

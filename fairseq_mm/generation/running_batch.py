@@ -236,7 +236,7 @@ class RunningBatch:
         """
         B, C = words.shape
         K = self.generator.beam_size
-        # The rank of a candidate is its number, and ends come after all others.
+        # Candidates are ranked by their number; candidates that end a text come last.
         ranks = is_end * C + torch.arange(C, device=words.device)
         ranks, chosen = ranks.topk(K, dim=1, largest=False)
         self.is_ended = ranks >= C

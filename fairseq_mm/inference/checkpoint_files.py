@@ -20,7 +20,7 @@ _PART = r"[A-Za-z0-9][A-Za-z0-9_.-]{0,95}"
 _NAME = re.compile(rf"({_PART}/{_PART})(?:@([A-Za-z0-9][A-Za-z0-9_./+-]{{0,199}}))?")
 # endings of files: a missing one is a mistake in a path, and no model of the hub
 _ENDINGS = (".pt", ".pth", ".tar", ".bin", ".npz", ".pkl", ".safetensors")
-# tokens of the hub, and what follows the name of the scheme in a header
+# the hub's tokens, and the credential after `Bearer` in an HTTP header
 _SECRET = re.compile(r"hf_[A-Za-z0-9]{6,}|(?<=Bearer )[^\s'\"]+")
 
 _LOG_IN = "(hf auth login, or the variable HF_TOKEN)"

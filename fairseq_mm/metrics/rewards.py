@@ -148,7 +148,7 @@ class RewardWorkers:
 
 def _work(pipe: Connection, others: Sequence[Connection], rewards: Rewards) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    # the training process's end must be open there alone: otherwise no worker would see it closed
+    # only the training process may keep its end open: otherwise no worker would see that it closes
     for other in others:
         other.close()
     try:

@@ -4,7 +4,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-# As in the released code, whatever the dimensions; it is not the root of either.
+# The released code's constant for all dimensions; sqrt(dim) would be usual.
 SCALE = 8.0
 
 
@@ -40,7 +40,7 @@ class GatedFusion(nn.Module):
 
 
 class CrossFusion(nn.Module):
-    """Two :class:`GatedFusion`: of video into text, then of the fused text into video."""
+    """Two :class:`GatedFusion`: video is fused into text, then the fused text into video."""
 
     def __init__(self, text_dim: int, video_dim: int) -> None:
         super().__init__()

@@ -43,7 +43,7 @@ def linear(x: Tensor, weight: Tensor, bias: Optional[Tensor] = None) -> Tensor:
     if not x.is_cpu or x.dtype != torch.float32 or is_autocast_on_cpu():
         if bias is None or x.dim() == 2 or x.is_contiguous():
             return F.linear(x, weight, bias)
-        # Of more than two dimensions, F.linear adds the bias in a second operation if x is strided.
+        # F.linear adds the bias in a second operation if x is strided and has 3 or more dimensions.
         return F.linear(x.reshape(-1, x.size(-1)), weight, bias).view(*x.shape[:-1], len(weight))
     rows = x.reshape(-1, x.size(-1))
     is_step = not torch.is_grad_enabled() and rows.size(0) < _STEP_ROWS

@@ -81,7 +81,7 @@ class _Section:
         self.backoffs = array("d")
 
     def add(self, fields: list[bytes]) -> None:
-        """Add the n-gram of a line. Raise ValueError or KeyError for a line that is none."""
+        """Add the n-gram of a line. Raise ValueError or KeyError if it is not valid."""
         n = self.order
         log_prob, backoff = float(fields[0]), float(fields[n + 1]) if len(fields) > n + 1 else 0.0
         is_number = -math.inf < log_prob <= 0 and math.isfinite(backoff)

@@ -150,7 +150,7 @@ def _parse(table: FieldTable, line: str, where: str) -> dict[str, Any]:
         file = f"{field.name}_file"
         required.append(file if field.may_be_file and file in entry else field.name)
     kind = next(kind for kind in KINDS if kind.name == table.kind)
-    # a field that is null is none; the id is checked where it is read
+    # a field with the value null counts as missing; the id is checked where it is read
     given = {name: x for name, x in entry.items() if x is not None and name != "id"}
     check_record(given, kind._replace(required=tuple(required)), where)
     if given.get("split", "train") not in SPLITS:

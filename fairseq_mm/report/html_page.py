@@ -25,7 +25,7 @@ class Section(NamedTuple):
     body: str  # HTML with escaped values
     # names of scripts in ``templates/`` that run after the page is built
     scripts: tuple[str, ...] = ()
-    is_folded: bool = False  # True to show the heading alone until it is clicked
+    is_folded: bool = False  # True to show only the heading until it is clicked
 
 
 def plain_number(value: float) -> str:

@@ -64,7 +64,7 @@ def draw_clips(folder: Path, sizes: Mapping[str, int], *, seed: int) -> None:
     shutil.rmtree(folder / "clips", ignore_errors=True)
     records, shown = [], []
     held_out: set[tuple[str, ...]] = set()
-    # the test clips first: no other clip may tell what they tell
+    # the test clips first: no training clip may have the facts of a test clip
     order = sorted(numbered(sizes), key=lambda item: item[0] != "test")
     for split, number in order:
         name = f"{split}-{number:04}"

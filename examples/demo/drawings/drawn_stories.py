@@ -30,7 +30,7 @@ NUM_MOMENTS = NUM_IMAGES
 CHANGES = ("appear", "leave", "colour", "size", "move", "light")
 
 _NIGHTS = 0.4  # share of the stories that begin at night
-_PLACINGS = 40  # random placings, of which the one that moves things least is used
+_PLACINGS = 40  # random placings to try; the one that moves things least is used
 
 
 @dataclass(frozen=True)

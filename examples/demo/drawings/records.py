@@ -1,4 +1,4 @@
-"""What all collections of the demo share: their files, and verdicts on generated texts."""
+"""Files of the demo's collections, and verdicts on generated texts."""
 
 import json
 import shutil
@@ -51,7 +51,7 @@ def read_shown(folder: Path, wanted: Iterable[str], noun: str) -> dict[str, Any]
     Args:
         folder: Folder of a collection.
         wanted: Ids that must be there.
-        noun: What an item is called in the message.
+        noun: Name of an item in the message.
 
     Raises:
         UserError: If an item was not drawn.
