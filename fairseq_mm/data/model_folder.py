@@ -9,12 +9,12 @@ import json
 import os
 import re
 import stat
-from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Mapping
+from typing import Any, NamedTuple, Optional
 
 from fairseq_mm.data.input_files import compute_sha256, read_json
 from fairseq_mm.data.output_file import library_errors
-from fairseq_mm.errors import UserError, first_line, import_extra
+from fairseq_mm.errors import UserError, file_errors, import_extra
 
 CONFIG_FILE, WEIGHTS_FILE, CARD_FILE = "config.json", "model.safetensors", "README.md"
 FORMAT, FORMAT_VERSION = "fairseq_mm", 1
@@ -25,7 +25,6 @@ PLACEHOLDER = "OWNER/NAME"
 _FILE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
 # a path in a list of paths that is absolute or leads upwards
 _OUTER_PATH = re.compile(r"(?:^|:)[/~]|(?:^|[:/])\.\.(?:$|[:/])")
-_DIGEST = re.compile(r"[0-9a-f]{64}")
 _MAX_FILES = 20
 _MAX_CONFIG_BYTES = 1 << 24
 _MAX_FILE_BYTES = 1 << 29
@@ -34,7 +33,6 @@ _MAX_FILE_BYTES = 1 << 29
 _MAX_HEADER_BYTES = 1 << 24
 # largest integer that every reader of JSON can hold
 _MAX_COUNT = 2**53
-_MISSING = object()
 
 
 class ModelFolder(NamedTuple):
@@ -51,7 +49,7 @@ def is_count(value: Any) -> bool:
 
 
 def _is_digest(value: Any) -> bool:
-    return isinstance(value, str) and _DIGEST.fullmatch(value) is not None
+    return isinstance(value, str) and re.fullmatch(r"[0-9a-f]{64}", value) is not None
 
 
 def _are_files(value: Any) -> bool:
@@ -64,65 +62,61 @@ def _are_files(value: Any) -> bool:
     )
 
 
-_KINDS: dict[str, Callable[[Any], bool]] = {
-    "a string of at most 200 characters": lambda x: isinstance(x, str) and 0 < len(x) <= 200,
-    "an object": lambda x: isinstance(x, dict),
-    "an object of strings": lambda x: (
-        isinstance(x, dict) and all(isinstance(y, str) for y in x.values())
+# fields of config.json, of which those with ? may be null; what they must be, and its test
+_FIELDS = (
+    (
+        ("architecture", "task", "plugin?"),
+        "a string of at most 200 characters",
+        lambda x: isinstance(x, str) and 0 < len(x) <= 200,
     ),
-    "a number of 0 or more": is_count,
-    "a SHA-256 digest in hexadecimal": _is_digest,
-    f"an object of at most {_MAX_FILES} plain file names with their SHA-256 digests": _are_files,
-}
-_NAME, _OBJECT, _STRINGS, _COUNT, _HASH, _FILES = _KINDS
-# path of a field of config.json -> kind of its values
-_FIELDS = {
-    **{"architecture": _NAME, "task": _NAME, "plugin": _NAME},
-    **{"model_options": _OBJECT, "task_options": _OBJECT, "task_state": _OBJECT},
-    **{"training": _OBJECT, "training.num_updates": _COUNT, "training.epoch": _COUNT},
-    **{"extractor": _OBJECT, "feature_dim": _COUNT},
-    **{"weights": _OBJECT, "weights.bytes": _COUNT, "weights.sha256": _HASH},
-    **{"weights.shared": _STRINGS, "files": _FILES, "checkpoint_sha256": _HASH},
-}
-_MAY_BE_NULL = ("plugin", "training.num_updates", "training.epoch")
+    (
+        (*("model_options", "task_options", "task_state", "training"), "extractor", "weights"),
+        "an object",
+        lambda x: isinstance(x, dict),
+    ),
+    (
+        ("training.num_updates?", "training.epoch?", "feature_dim", "weights.bytes"),
+        "a number of 0 or more",
+        is_count,
+    ),
+    (("weights.sha256", "checkpoint_sha256"), "a SHA-256 digest in hexadecimal", _is_digest),
+    (
+        ("weights.shared",),
+        "an object of strings",
+        lambda x: isinstance(x, dict) and all(isinstance(y, str) for y in x.values()),
+    ),
+    (
+        ("files",),
+        f"an object of at most {_MAX_FILES} plain file names with their SHA-256 digests",
+        _are_files,
+    ),
+)
 # fields of config.json from which the task and the model are built
 _WITH_OPTIONS = ("model_options", "task_options", "task_state")
 
 
 def read_config(folder: str) -> dict[str, Any]:
     """Read and check ``config.json`` of a model folder."""
-    path = _inner_file(folder, CONFIG_FILE, _MAX_CONFIG_BYTES)
-    config = read_json(path)
-    if not isinstance(config, dict) or config.get("format") != FORMAT:
-        is_theirs = isinstance(config, dict) and "model_type" in config
-        hint = " Models of Hugging Face's transformers: fairseq-mm convert." if is_theirs else ""
-        raise UserError(
-            f"{path}: must have `format` {FORMAT!r}, as models of fairseq_mm have, but has "
-            f"not.{hint}"
-        )
-    version: Any = config.get("format_version")
-    if version != FORMAT_VERSION:
-        raise UserError(
-            f"{path}: `format_version` must be {FORMAT_VERSION}, but is {_shown(version)}; a newer "
-            "fairseq_mm may read it (pip install -U fairseq-mm)."
-        )
-    try:
-        for field, kind in _FIELDS.items():
-            value: Any = config
-            for name in field.split("."):
-                value = value.get(name, _MISSING)
-            if not (_KINDS[kind](value) or (value is None and field in _MAY_BE_NULL)):
-                problem = "is missing" if value is _MISSING else f"is {_shown(value)}"
-                raise UserError(f"`{field}` must be {kind}, but {problem}.")
+    path = _check_file(folder, CONFIG_FILE, _MAX_CONFIG_BYTES)
+    with file_errors(path):
+        config = read_json(path)
+        if (config.get("format"), config.get("format_version")) != (FORMAT, FORMAT_VERSION):
+            raise ValueError(
+                f"must have `format` {FORMAT!r} and `format_version` {FORMAT_VERSION}; update "
+                "fairseq_mm for newer ones, and use fairseq-mm convert for transformers' models"
+            )
+        for fields, kind, is_kind in _FIELDS:
+            for field in fields:
+                value: Any = config
+                name = field.rstrip("?")
+                for part in name.split("."):
+                    value = value[part]
+                if not is_kind(value) and not (value is None and field != name):
+                    raise ValueError(f"`{name}` must be {kind}, but is {_shown(value)}")
         for name in (*_WITH_OPTIONS, "extractor"):
             check_plain(config[name], name)
             if name != "extractor" and shorten_paths(config[name]) != config[name]:
-                raise UserError(
-                    f"`{name}` must not name paths outside of the folder (absolute ones, or with "
-                    "..), but does."
-                )
-    except UserError as error:
-        raise UserError(f"{path}: {error}") from None
+                raise ValueError(f"`{name}` must not name paths outside of the folder, but does")
     return config
 
 
@@ -136,8 +130,7 @@ def read_model_folder(path: str) -> ModelFolder:
     check_links(folder)
     config = read_config(folder)
     for name, digest in config["files"].items():
-        file = _inner_file(folder, name, _MAX_FILE_BYTES)
-        _check_digest(file, digest)
+        _check_file(folder, name, _MAX_FILE_BYTES, digest)
     return ModelFolder(config, _read_weights(folder, config["weights"]))
 
 
@@ -147,10 +140,8 @@ def check_links(folder: str) -> None:
     The links of huggingface_hub's cache are accepted: they lead from ``snapshots/REVISION`` to
     files of the same cache.
     """
-    try:
+    with file_errors(folder, kinds=OSError):
         links = [entry.path for entry in os.scandir(folder) if entry.is_symlink()]
-    except OSError as error:
-        raise UserError(f"{folder}: cannot be read ({error.strerror}).") from None
     root = os.path.realpath(folder)
     for link in links:
         target = os.path.realpath(link)
@@ -164,58 +155,36 @@ def _is_in_hub_cache(folder: str, target: str) -> bool:
     Both are real paths. The cache has ``models--OWNER--NAME/snapshots/REVISION`` with links to
     ``models--OWNER--NAME/blobs``. Files that several models share are in ``blobs`` of the cache.
     """
-    snapshots = os.path.dirname(folder)
-    repository = os.path.dirname(snapshots)
-    is_snapshot = os.path.basename(snapshots) == "snapshots"
-    if not is_snapshot or not os.path.basename(repository).startswith("models--"):
+    repository, snapshots = os.path.split(os.path.dirname(folder))
+    if snapshots != "snapshots" or not os.path.basename(repository).startswith("models--"):
         return False
-    stores = [os.path.join(place, "blobs") for place in (repository, os.path.dirname(repository))]
-    return any(target.startswith(store + os.sep) for store in stores)
+    places = (repository, os.path.dirname(repository))
+    return target.startswith(tuple(os.path.join(place, "blobs", "") for place in places))
 
 
-def _inner_file(folder: str, name: str, most: int) -> str:
-    """Return the path of a file in a folder, of ``most`` bytes at most."""
+def _check_file(folder: str, name: str, most: int, digest: Optional[str] = None) -> str:
+    """Return the path of a file in a folder, after a check of its size, and of its SHA-256."""
     path = os.path.join(folder, name)
-    try:
+    with file_errors(path):
         status = os.stat(path)
-    except OSError as error:
-        raise UserError(f"{path}: cannot be read ({error.strerror}).") from None
-    if not stat.S_ISREG(status.st_mode) or status.st_size > most:
-        raise UserError(f"{path}: must be a file of at most {most >> 20} MiB.")
+        if not stat.S_ISREG(status.st_mode) or status.st_size > most:
+            raise ValueError(f"must be a file of at most {most >> 20} MiB")
+        if digest is not None and compute_sha256(path) != digest:
+            raise ValueError(f"is damaged or was changed: {CONFIG_FILE} has another SHA-256")
     return path
-
-
-def _check_digest(path: str, expected: str) -> None:
-    digest = compute_sha256(path)
-    if digest != expected:
-        raise UserError(
-            f"{path}: is damaged or was changed: its SHA-256 is {digest[:12]}..., but "
-            f"{CONFIG_FILE} records {expected[:12]}...."
-        )
 
 
 def _read_weights(folder: str, record: Mapping[str, Any]) -> dict[str, Any]:
     library = import_extra("safetensors.torch", extra="hub", purpose="reading a model folder")
-    path = _inner_file(folder, WEIGHTS_FILE, _MAX_COUNT)
-    _check_digest(path, record["sha256"])
-    with open(path, "rb") as file:
-        header = int.from_bytes(file.read(8), "little")
-    if header > _MAX_HEADER_BYTES:
-        raise UserError(
-            f"{path}: its header must have at most {_MAX_HEADER_BYTES >> 20} MiB, but has "
-            f"{header:,} bytes."
-        )
-    try:
+    path = _check_file(folder, WEIGHTS_FILE, _MAX_COUNT, record["sha256"])
+    with file_errors(path):
+        with open(path, "rb") as file:
+            header = int.from_bytes(file.read(8), "little")
+        if header > _MAX_HEADER_BYTES:
+            raise ValueError(f"its header must have at most {_MAX_HEADER_BYTES >> 20} MiB")
         weights: dict[str, Any] = library.load_file(path)
-    except Exception as error:  # the library raises classes of its own, torch nearly anything
-        raise UserError(f"{path}: is no safetensors file ({first_line(error)}).") from None
-    for name, kept in record["shared"].items():
-        if kept not in weights or name in weights:
-            raise UserError(
-                f"{os.path.join(folder, CONFIG_FILE)}: `weights.shared` names {_shown(name)} as "
-                f"another name of {_shown(kept)}, which does not fit {WEIGHTS_FILE}."
-            )
-        weights[name] = weights[kept]
+        # tensors that share their memory are stored under the name of the first
+        weights.update({name: weights[kept] for name, kept in record["shared"].items()})
     return weights
 
 
@@ -283,7 +252,7 @@ def shorten_paths(value: Any) -> Any:
 
 
 def check_plain(options: dict[Any, Any], where: str) -> None:
-    """Raise UserError if a value of ``options``, which ``where`` names, is not plain JSON."""
+    """Raise ValueError if a value of ``options``, which ``where`` names, is not plain JSON."""
     for name, value in options.items():
         try:
             text = json.dumps({name: value}, ensure_ascii=False, allow_nan=False)
@@ -293,10 +262,7 @@ def check_plain(options: dict[Any, Any], where: str) -> None:
         except (ValueError, TypeError, RecursionError):
             is_plain = False
         if not is_plain:
-            raise UserError(
-                f"`{where}.{name}` must be plain JSON (text, finite numbers, lists, objects), but "
-                f"is {_shown(value)}."
-            )
+            raise ValueError(f"`{where}.{name}` must be plain JSON, but is {_shown(value)}")
 
 
 def _shown(value: Any) -> str:

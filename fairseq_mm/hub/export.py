@@ -11,7 +11,6 @@ from fairseq.data import Dictionary
 from fairseq.models import ARCH_MODEL_REGISTRY
 from fairseq.tasks import TASK_REGISTRY
 from omegaconf import OmegaConf
-from omegaconf.errors import OmegaConfBaseException
 from torch import Tensor
 
 from fairseq_mm import __version__
@@ -30,7 +29,7 @@ from fairseq_mm.data.model_folder import (
 )
 from fairseq_mm.data.subwords import Subwords
 from fairseq_mm.data.transcript_text import SOURCE, TARGET
-from fairseq_mm.errors import UserError
+from fairseq_mm.errors import UserError, file_errors
 from fairseq_mm.extract.extractor import build_extractor_from_identity
 from fairseq_mm.extract.identity import DECODER, check_is_recorded
 from fairseq_mm.extract.trained_network import get_torchvision_weights
@@ -107,7 +106,7 @@ def _write_files(checkpoint: Checkpoint, options: Mapping[str, Any], folder: str
 def _plain_options(checkpoint: Checkpoint) -> dict[str, Any]:
     """Return the options of model and task as plain JSON, without absolute paths."""
     plain: dict[str, Any] = {}
-    try:
+    with file_errors(checkpoint.path, "cannot be exported"):
         for name in ("model", "task"):
             # resolved: options may refer to sections that the folder does not have
             values: Any = OmegaConf.to_container(
@@ -117,8 +116,6 @@ def _plain_options(checkpoint: Checkpoint) -> dict[str, Any]:
         plain["task_state"] = dict(checkpoint.task_state)
         for name, options in plain.items():
             check_plain(options, name)
-    except (UserError, OmegaConfBaseException) as error:
-        raise UserError(f"{checkpoint.path}: {str(error).strip().splitlines()[0]}") from None
     return shorten_paths(plain)
 
 
@@ -201,21 +198,13 @@ def write_average(checkpoints: Sequence[Checkpoint], output: str) -> None:
                 f"{other.path}: must have the --arch and weights of {first.path} to be averaged "
                 f"with it, but differs{listed}."
             )
-    means = {
-        name: _compute_mean([one.weights[name] for one in checkpoints]) for name in first.weights
-    }
+    means = dict(first.weights)
+    for name, x in first.weights.items():
+        if x.is_floating_point():
+            total: Any = sum(one.weights[name].float() for one in checkpoints)
+            means[name] = (total / len(checkpoints)).to(x.dtype)
     cfg: Any = OmegaConf.to_container(first.cfg, resolve=True, enum_to_str=True)
     _save(output, cfg, means, first.num_updates, first.task_state)
-
-
-def _compute_mean(tensors: Sequence[Tensor]) -> Tensor:
-    first = tensors[0]
-    if not first.is_floating_point():
-        return first
-    total = first.float()
-    for other in tensors[1:]:
-        total = total + other.float()
-    return (total / len(tensors)).to(first.dtype)
 
 
 def _get_shapes(weights: Mapping[str, Any]) -> dict[str, torch.Size]:

@@ -11,7 +11,7 @@ from fairseq_mm.data.model_folder import (
     WEIGHTS_FILE,
     read_model_folder,
 )
-from fairseq_mm.errors import UserError
+from fairseq_mm.errors import file_errors
 from fairseq_mm.inference.checkpoint_files import (
     check_token,
     import_hub,
@@ -54,11 +54,8 @@ def push_folder(
     parse_repository(repository)
     check_token(token)
     hub: Any = import_hub("fairseq-mm push")
-    if not os.path.lexists(os.path.join(folder, CONFIG_FILE)):
-        raise UserError(
-            f"{folder}: is no model folder, because it has no {CONFIG_FILE}; write one with "
-            "fairseq-mm export, and push that."
-        )
+    with file_errors(folder):
+        others = set(os.listdir(folder))
     config = read_model_folder(folder).config
     card, path = None, os.path.join(folder, CARD_FILE)
     if os.path.isfile(path):
@@ -81,10 +78,13 @@ def push_folder(
             commit_message=f"Upload {config['architecture']}",
             revision=revision,
         )
-    others = sorted(set(os.listdir(folder)) - set(contents))
     # the hub reads the licence from the fields between the first two lines of dashes
     fields = card.split("---")[1] if card is not None and card.startswith("---") else ""
     has_licence = any(line.startswith("license:") for line in fields.splitlines())
     return PushedModel(
-        str(commit.commit_url), str(commit.oid), sorted(contents), others, has_licence
+        str(commit.commit_url),
+        str(commit.oid),
+        sorted(contents),
+        sorted(others - set(contents)),
+        has_licence,
     )

@@ -46,7 +46,7 @@ def test_a_revision_is_a_branch_a_tag_or_a_commit(hub, folder, tmp_path):
     (other / "config.json").write_text('{"format": "fairseq_mm", "format_version": 9}')
     hub.add(NAME, other)
     for path, revision in ((NAME, None), (f"{NAME}@main", None), (NAME, "main")):
-        with pytest.raises(UserError, match="`format_version` must be 1, but is 9; a newer fairs"):
+        with pytest.raises(UserError, match="and `format_version` 1; update fairseq_mm"):
             checkpoint_file(path, revision=revision)
     hub.repositories[NAME].branches["refs/pr/1"] = first
     for path, revision in ((f"{NAME}@{first}", None), (NAME, first), (f"{NAME}@refs/pr/1", None)):
@@ -153,7 +153,7 @@ def test_a_model_that_is_no_model_of_ours_is_refused(hub, folder, tmp_path):
     for name, message in (
         ("none", "alice/none: is no model of fairseq_mm: a file is missing"),
         ("weights", "alice/weights: is no model of fairseq_mm: a file is missing"),
-        ("theirs", "must have `format` 'fairseq_mm', .* Models of Hugging Face's transformers"),
+        ("theirs", "must have `format` 'fairseq_mm' .*for transformers"),
         ("text", r"config\.json: not JSON"),
     ):
         with pytest.raises(UserError, match=message):

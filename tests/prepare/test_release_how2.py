@@ -119,7 +119,10 @@ def test_features_of_the_videos_become_a_store(corpus, features, tmp_path):
 @pytest.mark.parametrize(
     ("rows", "message"),
     [
-        (np.zeros((3, 1024), np.float32), r"b\.c\.npy: must be \[T, 2048\] with T of 1 or more, b"),
+        (
+            np.zeros((3, 1024), np.float32),
+            r"features of .b\.c. must be .rows, 2048.",
+        ),
         (np.zeros((0, 2048), np.float32), r"b\.c\.npy: features must be .* but are \[0, 2048\]"),
         (np.zeros((3, 2048), np.int64), r"b\.c\.npy: features must be floats"),
         (np.full((3, 2048), np.nan, np.float32), r"'b\.c' .*not finite|b\.c.*NaN"),
