@@ -36,7 +36,8 @@ from typing import Any, NamedTuple
 from fairseq_mm.cli import arguments
 from fairseq_mm.cli.arguments import FLAG, Rows, flag
 from fairseq_mm.cli.run_set_up import register_quietly
-from fairseq_mm.errors import UserError
+from fairseq_mm.data.input_files import read_json
+from fairseq_mm.errors import UserError, file_errors
 
 _FILE = {"metavar": "FILE"}
 ARGUMENTS: Rows = {
@@ -130,22 +131,18 @@ def _detect_kind(source: str) -> tuple[str, Mapping[str, Any]]:
     """Return the kind of SOURCE, and the content of its checkpoint (empty for a folder or an
     archive), because a checkpoint of gigabytes must not be read twice."""
     from fairseq_mm.conversion.foreign_checkpoint import read_foreign_checkpoint
-    from fairseq_mm.conversion.huggingface_folder import read_config
     from fairseq_mm.conversion.released_vse import is_numpy_archive
 
-    if os.path.isfile(os.path.join(source, "config.json")):
-        model_type = read_config(source)["model_type"]
-        if model_type not in _MODEL_TYPES:
+    path = os.path.join(source, "config.json")
+    if os.path.isfile(path):
+        with file_errors(path):
+            kind = read_json(path).get("model_type")
+        if kind not in _MODEL_TYPES:
             raise UserError(
-                f"{os.path.join(source, 'config.json')}: `model_type` must be "
-                f"{', '.join(_MODEL_TYPES)}, but is {model_type}."
+                f"{path}: `model_type` must be {', '.join(_MODEL_TYPES)}, but is {kind}. Folders "
+                "of fairseq-mm export and of fairseq need no conversion."
             )
-        return _MODEL_TYPES[model_type], {}
-    if os.path.isdir(source):
-        raise UserError(
-            f"{source}: has no config.json, as Hugging Face's folders have. A folder with model.pt "
-            "is of fairseq's form already: train with --finetune-from-model."
-        )
+        return _MODEL_TYPES[kind], {}
     # before the reader of checkpoints, which would report a damaged file
     if is_numpy_archive(source):
         return _KIROS, {}
@@ -205,27 +202,14 @@ def _convert_released(args: argparse.Namespace, kind: str, state: Mapping[str, A
     from fairseq_mm.conversion.released_visual_stories import read_released_visual_stories
     from fairseq_mm.conversion.released_vsepp import read_released_vsepp
 
-    try:
+    # tensors that are missing, or have other dimensions, raise one of many exceptions
+    with file_errors(args.source, "is no model that can be converted"):
         if kind == _KIROS:
             released = released_vse.read_released_vse(args.source)
         elif kind == _VSEPP:
             released = read_released_vsepp(args.source, state, args.vocabulary)
         else:
             released = read_released_visual_stories(args.source, state, args.vocabulary)
-    except UserError:
-        raise
-    # tensors that are missing, or have other dimensions, raise one of many exceptions
-    except (
-        LookupError,
-        TypeError,
-        ValueError,
-        AttributeError,
-        RuntimeError,
-        ZeroDivisionError,
-    ) as e:
-        raise UserError(
-            f"{args.source}: is no model that can be converted ({type(e).__name__}: {e})."
-        ) from e
     parameters, feature_dim = released_vse.convert_released(released, args.output)
     checkpoint, dictionary, network = (
         os.path.join(args.output, name)
@@ -277,9 +261,10 @@ def _convert_stories(args: argparse.Namespace, state: Mapping[str, Any]) -> Conv
     dictionaries = converting.load_story_dictionaries(
         (source, target), checkpoint.types, args.source
     )
-    result = converting.convert_stories(
-        checkpoint, *dictionaries, compat=args.compat or "released", pretrained=pretrained
-    )
+    with file_errors(args.source, "cannot be converted"):
+        result = converting.convert_stories(
+            checkpoint, *dictionaries, compat=args.compat or "released", pretrained=pretrained
+        )
     save_checkpoint(result.state, args.output)
     usage = [f"options: {_flags(result.options)}"]
     if result.frozen_options:

@@ -26,9 +26,13 @@ import torch
 from fairseq.data.encoders.gpt2_bpe_utils import bytes_to_unicode
 from torch import Tensor
 
-from fairseq_mm.conversion.huggingface_folder import ConvertedPretrained, read_config, read_weights
+from fairseq_mm.conversion.huggingface_folder import (
+    ConvertedPretrained,
+    pop_embeddings,
+    read_options,
+    read_weights,
+)
 from fairseq_mm.conversion.new_checkpoint import (
-    check_tensors,
     checkpoint_state,
     complete_options,
     format_flags,
@@ -37,7 +41,8 @@ from fairseq_mm.conversion.output_folder import output_folder
 from fairseq_mm.data.input_files import read_json
 from fairseq_mm.data.output_file import library_errors
 from fairseq_mm.data.subwords import Subwords
-from fairseq_mm.errors import UserError
+from fairseq_mm.errors import file_errors
+from fairseq_mm.extract.weights import check_tensors
 
 # Row of the first word in the position tables: fairseq numbers positions from padding_idx + 1 on,
 # which is 2, and Hugging Face's BART has this offset as a constant.
@@ -47,26 +52,26 @@ EMBEDDINGS = (
     "decoder.embed_tokens.weight",
     "decoder.output_projection.weight",
 )
-# option of fairseq's --arch -> field of config.json, which has one width and one length for both
-# sides
-SIZES = {
-    "encoder_embed_dim": "d_model",
-    "encoder_layers": "encoder_layers",
-    "encoder_ffn_embed_dim": "encoder_ffn_dim",
-    "encoder_attention_heads": "encoder_attention_heads",
-    "decoder_embed_dim": "d_model",
-    "decoder_layers": "decoder_layers",
-    "decoder_ffn_embed_dim": "decoder_ffn_dim",
-    "decoder_attention_heads": "decoder_attention_heads",
-    "max_source_positions": "max_position_embeddings",
-    "max_target_positions": "max_position_embeddings",
-}
-# the same names in both; values: BartConfig's defaults
+# of BartConfig
 RATES = {"dropout": 0.1, "attention_dropout": 0.0, "activation_dropout": 0.0}
-# fairseq's --activation-fn -> config.json's activation_function; gelu_new is the tanh approximation
-ACTIVATIONS = {"gelu": "gelu", "relu": "relu", "tanh": "tanh", "gelu_accurate": "gelu_new"}
+# gelu_new is the tanh approximation
+ACTIVATIONS = {"gelu": "gelu", "relu": "relu", "tanh": "tanh", "gelu_new": "gelu_accurate"}
+# config.json has one width and one length for both sides
+FIELDS = {
+    "encoder_embed_dim": ("d_model", None, int),
+    "encoder_layers": ("encoder_layers", None, int),
+    "encoder_ffn_embed_dim": ("encoder_ffn_dim", None, int),
+    "encoder_attention_heads": ("encoder_attention_heads", None, int),
+    "decoder_embed_dim": ("d_model", None, int),
+    "decoder_layers": ("decoder_layers", None, int),
+    "decoder_ffn_embed_dim": ("decoder_ffn_dim", None, int),
+    "decoder_attention_heads": ("decoder_attention_heads", None, int),
+    "max_source_positions": ("max_position_embeddings", None, int),
+    "max_target_positions": ("max_position_embeddings", None, int),
+    **{name: (name, default, float) for name, default in RATES.items()},
+    "activation_fn": ("activation_function", "gelu", ACTIVATIONS),
+}
 _PREFIX = "model."
-# save_pretrained writes only the shared table, but older versions wrote every copy
 _SHARED_EMBEDDINGS = (
     "shared.weight",
     "encoder.embed_tokens.weight",
@@ -75,15 +80,18 @@ _SHARED_EMBEDDINGS = (
 )
 _BIAS = "final_logits_bias"
 _HEAD = "classification_head."
-# Field of config.json -> its only value that fairseq's BART computes. They are BartConfig's
-# defaults, too, so a config without the field passes.
+# Fields with the only value that fairseq's BART computes. They are BartConfig's defaults, too, so a
+# config without the field passes.
 _FIXED = {
-    "normalize_before": False,
-    "add_final_layer_norm": False,
-    "static_position_embeddings": False,
-    "normalize_embedding": True,
-    "tie_word_embeddings": True,
-    "decoder_start_token_id": 2,  # fairseq's decoder begins with </s>
+    name: (name, value, (value,))
+    for name, value in {
+        "normalize_before": False,
+        "add_final_layer_norm": False,
+        "static_position_embeddings": False,
+        "normalize_embedding": True,
+        "tie_word_embeddings": True,
+        "decoder_start_token_id": 2,  # fairseq's decoder begins with </s>
+    }.items()
 }
 SPECIAL = ("<s>", "<pad>", "</s>", "<unk>")
 MASK = "<mask>"
@@ -97,10 +105,14 @@ def convert_bart(folder: str, output: str) -> ConvertedPretrained:
     ``folder`` has ``config.json``, ``model.safetensors`` or ``pytorch_model.bin``, and
     ``vocab.json`` with ``merges.txt`` or ``tokenizer.json``.
     """
-    config = read_config(folder)
     path = os.path.join(folder, "config.json")
+    config = read_json(path)
     # the config is checked first: reading the weights of a large model takes a minute
-    options, arch = _convert_config(config, path)
+    read_options(config, path, _FIXED)
+    options = read_options(config, path, FIELDS)
+    size = "large" if options["encoder_embed_dim"] >= 1024 else "base"
+    # bart_* do not scale embeddings, and --no-scale-embedding cannot be negated; mbart_* do
+    arch = f"{'mbart' if config.get('scale_embedding') else 'bart'}_{size}"
     notes: list[str] = []
     weights = _rename(read_weights(folder), options, folder, notes)
     num_rows = len(weights[EMBEDDINGS[0]])
@@ -136,54 +148,21 @@ def convert_bart(folder: str, output: str) -> ConvertedPretrained:
     return ConvertedPretrained(arch, changed, parameters, num_rows, notes)
 
 
-def _convert_config(config: Mapping[str, Any], path: str) -> tuple[dict[str, Any], str]:
-    """Return the options of fairseq's BART, and the ``--arch`` with the most similar defaults."""
-    for name, expected in _FIXED.items():
-        if config.get(name, expected) != expected:
-            raise UserError(
-                f"{path}: `{name}` is {json.dumps(config[name])}, but fairseq's BART is as with "
-                f"{json.dumps(expected)}."
-            )
-    options: dict[str, Any] = {}
-    for name, theirs in SIZES.items():
-        value = config.get(theirs)
-        if type(value) is not int or value < 1:  # isinstance would let true pass as 1
-            raise UserError(f"{path}: `{theirs}` must be a number, but is {json.dumps(value)}.")
-        options[name] = value
-    for name, default in RATES.items():
-        options[name] = float(config.get(name, default))
-    activations = {theirs: ours for ours, theirs in ACTIVATIONS.items()}
-    activation = config.get("activation_function", "gelu")
-    if activation not in activations:
-        raise UserError(
-            f"{path}: `activation_function` must be {' or '.join(activations)}, but is "
-            f"{activation}."
-        )
-    options["activation_fn"] = activations[activation]
-    size = "large" if options["encoder_embed_dim"] >= 1024 else "base"
-    # bart_* do not scale embeddings, and --no-scale-embedding cannot be negated; mbart_* do
-    family = "mbart" if config.get("scale_embedding") else "bart"
-    return options, f"{family}_{size}"
-
-
 def _rename(
     weights: Mapping[str, Tensor], options: Mapping[str, Any], folder: str, notes: list[str]
 ) -> dict[str, Tensor]:
     """Return Hugging Face's weights by fairseq's names; raise UserError if they do not fit."""
     # the base class BartModel saves its weights without the prefix
     weights = {name.removeprefix(_PREFIX): x.float() for name, x in weights.items()}
-    bias = weights.pop(_BIAS, None)
-    if bias is not None and bias.any():
-        raise UserError(
-            f"{folder}: {_BIAS} is not zero: the model adds a number to the score of each word, "
-            "for which fairseq's BART has no place."
-        )
+    # another bias of the words' scores stays, and is refused: fairseq's BART has no place for it
+    if not weights.get(_BIAS, torch.ones(1)).any():
+        del weights[_BIAS]
     head = [name for name in weights if name.startswith(_HEAD)]
     if head:
         notes.append("The head that classifies texts is left out.")
         for name in head:
             del weights[name]
-    embeddings = _share_embeddings(weights, folder)
+    embeddings = pop_embeddings(weights, _SHARED_EMBEDDINGS, folder)
     weights[EMBEDDINGS[0]] = embeddings
     # max_position_embeddings does not count the unused rows at the start of the tables
     source, target = (options[f"max_{x}_positions"] + FIRST_POSITION for x in ("source", "target"))
@@ -220,21 +199,6 @@ def _expected_shapes(
     return shapes
 
 
-def _share_embeddings(weights: dict[str, Tensor], path: str) -> Tensor:
-    """Remove all copies of the shared embeddings from ``weights``, and return one copy."""
-    copies = {name: weights.pop(name) for name in _SHARED_EMBEDDINGS if name in weights}
-    if not copies:
-        raise UserError(f"{path}: lacks {_SHARED_EMBEDDINGS[0]}.")
-    first, *others = copies
-    for name in others:
-        if not torch.equal(copies[name], copies[first]):
-            raise UserError(
-                f"{path}: {first} and {name} differ, but BART's input and output words share their "
-                "embeddings."
-            )
-    return copies[first]
-
-
 class BartVocabulary(NamedTuple):
     """Vocabulary of a BART.
 
@@ -251,7 +215,11 @@ class BartVocabulary(NamedTuple):
 
 def read_huggingface_vocabulary(folder: str, rows: int) -> BartVocabulary:
     """Read the vocabulary of Hugging Face's BART with so many rows of embeddings."""
-    try:
+    problem = (
+        f"its tokenizer must be a BPE as BART's, which gives each piece a number of its own below "
+        f"{rows}, the rows of the embeddings, and begins with {', '.join(SPECIAL)}, but is not"
+    )
+    with file_errors(folder, problem):
         pieces, merges = _read_tokenizer(folder)
         by_row = {row: piece for piece, row in pieces.items()}
         # fairseq's Dictionary has the four special symbols in fixed places, which are BART's
@@ -261,12 +229,6 @@ def read_huggingface_vocabulary(folder: str, rows: int) -> BartVocabulary:
             or any(row >= rows and piece != MASK for row, piece in by_row.items())
         ):
             raise ValueError("a piece has no number of its own")
-    except (KeyError, TypeError, ValueError) as error:
-        raise UserError(
-            f"{folder}: its tokenizer must be a BPE as BART's, which gives each piece a number of "
-            f"its own below {rows}, the rows of the embeddings, and begins with "
-            f"{', '.join(SPECIAL)}, but is not ({error})."
-        ) from None
     encoder = _numbers(merges, by_row)
     return BartVocabulary(_symbols(by_row, rows, encoder), encoder, merges)
 

@@ -1,7 +1,6 @@
 """Reads checkpoints and pickles of other programs without running code from them."""
 
 import argparse
-import os
 import pickle
 from argparse import Namespace
 from collections import OrderedDict, defaultdict
@@ -12,7 +11,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from fairseq_mm.compat.loading import Dtype, load_torch_file, new_scalar
 from fairseq_mm.compat.model_folders import is_model_folder, load_model_folder
-from fairseq_mm.errors import UserError
+from fairseq_mm.errors import UserError, file_errors
 
 
 def checkpoint_config(state: Mapping[str, Any]) -> dict[str, Any]:
@@ -42,14 +41,13 @@ def read_foreign_checkpoint(path: str) -> dict[str, Any]:
 
     ``path`` may be the ``model.safetensors`` of a model folder.
     """
-    if not os.path.isfile(path):
-        raise UserError(f"{path}: no such checkpoint.")
-    if is_model_folder(path):
-        return load_model_folder(path)
-    state = load_torch_file(path)
-    if not isinstance(state, dict):
-        raise UserError(f"{path}: must hold a dictionary, but holds a {type(state).__name__}.")
-    return state
+    with file_errors(path):
+        if is_model_folder(path):
+            return load_model_folder(path)
+        state = load_torch_file(path)
+        if not isinstance(state, dict):
+            raise TypeError(f"it holds a {type(state).__name__} instead of a dictionary")
+        return state
 
 
 _CONTAINERS = (dict, list, tuple, set, frozenset, bool, int, float, str, bytes)
@@ -92,14 +90,8 @@ def read_plain_pickle(path: str, *, stand_ins: Collection[tuple[str, str]] = ())
     Objects of the classes ``stand_ins`` (module, name) are read as a Namespace. Byte strings of
     Python 2 are decoded as Latin-1, see :func:`repaired_text`.
     """
-    try:
-        with open(path, "rb") as file:
-            return _PlainUnpickler(file, stand_ins).load()
-    except Exception as error:  # pickle raises nearly anything on other files
-        raise UserError(
-            f"{path}: is no pickle that can be read safely (containers, numbers and options, "
-            f"nothing that runs): {str(error)[:300]}."
-        ) from None
+    with file_errors(path, "is no pickle that can be read safely"), open(path, "rb") as file:
+        return _PlainUnpickler(file, stand_ins).load()
 
 
 def repaired_text(text: str) -> str:

@@ -1,15 +1,17 @@
 """Reads folders in the format of Hugging Face's ``save_pretrained``."""
 
+import json
 import os
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Union
 
+import torch
 from torch import Tensor
 
-from fairseq_mm.conversion.foreign_checkpoint import read_foreign_checkpoint
 from fairseq_mm.data.input_files import read_json
-from fairseq_mm.data.model_folder import FORMAT
-from fairseq_mm.errors import UserError, import_extra
+from fairseq_mm.errors import UserError, file_errors
+from fairseq_mm.extract.weights import read_state_dict
 
 # in the order of preference: safetensors can hold nothing but tensors
 _WEIGHTS = ("model.safetensors", "pytorch_model.bin")
@@ -33,17 +35,27 @@ class ConvertedPretrained:
     notes: list[str] = field(default_factory=list)
 
 
-def read_config(folder: str) -> dict[str, Any]:
-    """Read and return ``config.json`` in a folder; it must have the field ``model_type``."""
-    path = os.path.join(folder, "config.json")
-    config = read_json(path)
-    if isinstance(config, dict) and config.get("format") == FORMAT:
-        raise UserError(
-            f"{folder}: is a model folder of fairseq-mm export, which needs no conversion."
-        )
-    if not isinstance(config, dict) or not isinstance(config.get("model_type"), str):
-        raise UserError(f"{path}: must have `model_type`, the kind of model, but has not.")
-    return config
+# option -> key of config.json, its default, and its values: a type of numbers, several values, or
+# the option's value for each value in config.json. A default may be the name of another option
+Fields = Mapping[str, tuple[str, Any, Union[type, Collection[Any]]]]
+
+
+def read_options(config: Mapping[str, Any], path: str, fields: Fields) -> dict[str, Any]:
+    """Return options of fairseq's model from ``config``, the content of ``config.json``."""
+    options: dict[str, Any] = {}
+    for name, (key, default, values) in fields.items():
+        value = config.get(key)
+        value = options.get(default, default) if value is None else value
+        if isinstance(values, type):
+            number = float(value) if values is float and type(value) is int else value
+            is_allowed, wanted = type(number) is values and number >= 0, "a number"
+        else:
+            number, is_allowed = value, value in values
+            wanted = " or ".join(map(json.dumps, values))
+        if not is_allowed:
+            raise UserError(f"{path}: `{key}` must be {wanted}, but is {json.dumps(value)}.")
+        options[name] = values[value] if isinstance(values, Mapping) else number
+    return options
 
 
 def read_weights(folder: str) -> dict[str, Tensor]:
@@ -51,36 +63,27 @@ def read_weights(folder: str) -> dict[str, Tensor]:
 
     The weights may be in one file or in several files with an index; their dtypes are kept.
     """
-    for name in _WEIGHTS:
-        path = os.path.join(folder, name)
-        index = f"{path}.index.json"
-        if os.path.isfile(path):
-            return _read(path)
-        if os.path.isfile(index):
-            return _read_parts(folder, index)
-    raise UserError(f"{folder}: has neither {' nor '.join(_WEIGHTS)}.")
-
-
-def _read_parts(folder: str, index: str) -> dict[str, Tensor]:
-    content = read_json(index)
-    places = content.get("weight_map") if isinstance(content, dict) else None
-    # an index from elsewhere could name any file of this machine
-    if not isinstance(places, dict) or any(os.path.basename(x) != x for x in places.values()):
-        raise UserError(f"{index}: must have `weight_map` with files of its folder, but has not.")
+    safe, pickled = (os.path.join(folder, name) for name in _WEIGHTS)
+    has_safe = os.path.isfile(safe) or os.path.isfile(f"{safe}.index.json")
+    path = safe if has_safe else pickled
+    index = f"{path}.index.json"
+    if os.path.isfile(path) or not os.path.isfile(index):
+        return read_state_dict(path)
+    with file_errors(index):
+        names = sorted(set(read_json(index)["weight_map"].values()))
+        # an index from elsewhere could name any file of this machine
+        if any(os.path.basename(name) != name for name in names):
+            raise ValueError("`weight_map` must name files of its folder")
     weights: dict[str, Tensor] = {}
-    for name in sorted(set(places.values())):
-        weights.update(_read(os.path.join(folder, name)))
+    for name in names:
+        weights.update(read_state_dict(os.path.join(folder, name)))
     return weights
 
 
-def _read(path: str) -> dict[str, Tensor]:
-    if not path.endswith(".safetensors"):
-        # not with torch.load, which may run what a pickle calls
-        state = read_foreign_checkpoint(path)
-        return {name: x.detach() for name, x in state.items() if isinstance(x, Tensor)}
-    purpose = "reading a safetensors file"
-    library = import_extra("safetensors.torch", extra="convert", purpose=purpose)
-    try:
-        return library.load_file(path)
-    except Exception as error:  # old versions have no class of their own for it
-        raise UserError(f"{path}: is no safetensors file ({error}).") from None
+def pop_embeddings(weights: dict[str, Tensor], names: Collection[str], folder: str) -> Tensor:
+    """Remove all copies of the shared embeddings from ``weights``, and return one as float32."""
+    # save_pretrained writes only the shared table, but older versions wrote every copy
+    copies = [weights.pop(name).float() for name in names if name in weights]
+    if not copies or not all(torch.equal(copy, copies[0]) for copy in copies):
+        raise UserError(f"{folder}: must have one table of embeddings, under {', '.join(names)}.")
+    return copies[0]

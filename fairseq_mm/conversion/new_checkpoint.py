@@ -15,9 +15,7 @@ from omegaconf import OmegaConf
 from torch import Tensor
 
 from fairseq_mm.data.output_file import library_errors, partial_path
-from fairseq_mm.errors import UserError
-
-_LISTED = 3  # names in a message: a wrong file would list hundreds
+from fairseq_mm.errors import file_errors
 
 
 def checkpoint_state(arguments: Sequence[str], weights: Mapping[str, Tensor]) -> dict[str, Any]:
@@ -65,40 +63,11 @@ def checkpoint_of_config(
 def save_checkpoint(content: Mapping[str, Any], path: str) -> None:
     """Write a checkpoint to a temporary file, and rename it to ``path`` when it is complete."""
     target = os.path.realpath(path)
-    try:
-        with partial_path(target) as partial, library_errors():
-            torch.save(dict(content), partial)
-            os.replace(partial, target)
-    except OSError as error:  # of a full disk, for example
-        raise UserError(f"{path}: cannot be written ({error.strerror}).") from None
-
-
-def check_tensors(tensors: Mapping[str, Tensor], expected: Mapping[str, Any], path: str) -> None:
-    """Raise UserError if converted tensors are not those of ``expected``, the state dict of the
-    model that is to hold them or its shapes by name."""
-    shapes = {name: tuple(getattr(x, "shape", x)) for name, x in expected.items()}
-    found = {name: tuple(x.shape) for name, x in tensors.items()}
-    for title, names in (
-        ("lacks", sorted(shapes.keys() - found.keys())),
-        ("has no place for", sorted(found.keys() - shapes.keys())),
-        (
-            "has other shapes than its options say:",
-            [
-                f"{name} {list(found[name])} in place of {list(shape)}"
-                for name, shape in shapes.items()
-                if found.get(name, shape) != shape
-            ],
-        ),
-        # loading a NaN raises no error: it would show only in generation, as text without sense
-        (
-            "has NaN or infinite numbers in",
-            [x for x, y in tensors.items() if not y.isfinite().all()],
-        ),
-    ):
-        if names:
-            more = f" and {len(names) - _LISTED} more" if len(names) > _LISTED else ""
-            listed = ", ".join(names[:_LISTED])
-            raise UserError(f"{path}: cannot be converted: it {title} {listed}{more}.")
+    # a full disk, for example
+    named = file_errors(path, "cannot be written", OSError)
+    with named, partial_path(target) as partial, library_errors():
+        torch.save(dict(content), partial)
+        os.replace(partial, target)
 
 
 def complete_options(arch: str, given: Mapping[str, Any]) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Optional
 
 from fairseq_mm.data.output_file import partial_path
-from fairseq_mm.errors import UserError
+from fairseq_mm.errors import UserError, file_errors
 
 
 def check_output(
@@ -21,17 +21,16 @@ def check_output(
         is_file: True if the output is a file; otherwise it is a folder.
     """
     parent = os.path.dirname(os.path.abspath(path))
-    if not os.path.isdir(parent):
-        raise UserError(f"{path}: there is no folder {parent}.")
     folder = reads if os.path.isdir(reads) else os.path.dirname(os.path.abspath(reads))
     is_right_kind = os.path.isfile(path) if is_file else os.path.isdir(path)
     is_free = not os.path.lexists(path) or (os.path.isdir(path) and not os.listdir(path))
     # a folder that is read has files of the same names, which --overwrite would replace
-    if reads and os.path.realpath(path) == os.path.realpath(folder):
-        raise UserError(f"{path}: is the folder that is read; name another.")
-    if not (is_free or (overwrite and is_right_kind)) or (os.path.isdir(path) and is_file):
+    is_read = bool(reads) and os.path.realpath(path) == os.path.realpath(folder)
+    is_usable = is_free or (overwrite and is_right_kind)
+    if not os.path.isdir(parent) or is_read or not is_usable or (os.path.isdir(path) and is_file):
         remedy = "; --overwrite replaces it" if overwrite is False and is_right_kind else ""
-        raise UserError(f"{path}: must be a new {'file' if is_file else 'folder'}{remedy}.")
+        kind = "file" if is_file else "folder"
+        raise UserError(f"{path}: must be a new {kind} in an existing folder{remedy}.")
 
 
 @contextlib.contextmanager
@@ -42,16 +41,12 @@ def output_folder(path: str) -> Iterator[str]:
     same name are replaced and other files are kept.
     """
     target = os.path.realpath(path)  # a link to a folder stays a link
-    try:
-        with partial_path(target) as partial:
-            os.mkdir(partial)
-            yield partial
-            # a folder cannot be renamed onto one with files, so an existing one is filled file by
-            # file
-            if os.path.isdir(target):
-                for name in sorted(os.listdir(partial)):
-                    os.replace(os.path.join(partial, name), os.path.join(target, name))
-            else:
-                os.rename(partial, target)
-    except OSError as error:
-        raise UserError(f"{path}: cannot be written ({error.strerror or error}).") from None
+    with file_errors(path, "cannot be written", OSError), partial_path(target) as partial:
+        os.mkdir(partial)
+        yield partial
+        # a folder cannot be renamed onto one with files, so an existing one is filled file by file
+        if os.path.isdir(target):
+            for name in sorted(os.listdir(partial)):
+                os.replace(os.path.join(partial, name), os.path.join(target, name))
+        else:
+            os.rename(partial, target)

@@ -33,7 +33,6 @@ from fairseq_mm.conversion.foreign_checkpoint import read_foreign_checkpoint
 from fairseq_mm.conversion.released_vse import ReleasedModel, known_words
 from fairseq_mm.conversion.released_vsepp import read_vocabulary
 from fairseq_mm.data.story_text import SEPARATOR
-from fairseq_mm.errors import UserError
 
 _HEADS = 4  # not visible in the weights of PyTorch's transformers
 _RESNET = "encoder.cnn.resnet."
@@ -101,25 +100,17 @@ def read_released_visual_stories(
     folder, name = os.path.split(path)
     decoder = os.path.join(folder, name.replace("encoder", "decoder"))
     vocabulary = vocabulary or os.path.join(folder, "vocab.pkl")
-    for file in (decoder, vocabulary):
-        if file == path or not os.path.isfile(file):
-            raise UserError(f"{path}: its decoder and vocabulary are needed: there is no {file}.")
     weights: dict[str, Tensor] = {}
     for part, content in (("encoder", state), ("decoder", read_foreign_checkpoint(decoder))):
         for name, x in content.items():
             weights[f"{part}.{name}"] = x.float()
-    by_number, special = read_vocabulary(vocabulary, "GLAC Net or of Transtory-XL")
+    parts = _rename(weights)
+    num_words = len(parts[_EMBEDDING])
+    by_number, special = read_vocabulary(vocabulary, "GLAC Net or of Transtory-XL", num_words)
     notes = [f"{SEPARATOR} and </s> have the logit of <end> each, see the documentation."]
     rows, words = known_words(by_number, notes)
     words.append(SEPARATOR)
-    parts = _rename(weights)
-    num_words = len(by_number) + len(special)
     for name in (_EMBEDDING, "decoder.output_proj.weight", "decoder.output_proj.bias"):
-        if len(parts[name]) != num_words:
-            raise UserError(
-                f"{vocabulary}: has {num_words} words, but {decoder} was trained with "
-                f"{len(parts[name])}: give the vocabulary that it was trained with."
-            )
         parts[name] = _reorder_rows(parts[name], rows, special, is_input=name == _EMBEDDING)
     arch, options = _infer_options(parts, notes)
     cnn_type, network = _read_resnet(weights)

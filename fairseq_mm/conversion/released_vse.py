@@ -32,7 +32,6 @@ from torch import Tensor
 
 from fairseq_mm.conversion.foreign_checkpoint import read_plain_pickle, repaired_text
 from fairseq_mm.conversion.new_checkpoint import (
-    check_tensors,
     checkpoint_state,
     complete_options,
     config_defaults,
@@ -45,6 +44,7 @@ from fairseq_mm.data.output_file import library_errors
 from fairseq_mm.data.story_text import SEPARATOR
 from fairseq_mm.errors import UserError
 from fairseq_mm.extract.extractor import build_extractor
+from fairseq_mm.extract.weights import check_tensors
 from fairseq_mm.models._provenance import STATE_KEY, Provenance
 
 # files of a converted model; the last is a state dict for fairseq-mm extract --weights
@@ -52,6 +52,7 @@ CHECKPOINT, DICTIONARY, NETWORK = "checkpoint_best.pt", "dict.txt", "cnn.pt"
 _IMAGE = ("ff_image_W", "ff_image_b")
 _GRU = tuple(f"encoder_{name}" for name in ("W", "b", "U", "Wx", "Ux", "bx"))
 _FIRST_WORD = 2
+DEFAULT_MARGIN = 0.2
 _END, _UNKNOWN = 0, 1
 _NAMED = 3  # words in a message, which would otherwise list thousands
 
@@ -105,16 +106,14 @@ def read_released_vse(path: str) -> ReleasedModel:
     The folder must also have ``X.npz.pkl`` and ``X.npz.dictionary.pkl``.
     """
     options = read_plain_pickle(f"{path}.pkl")
-    kind = options.get("encoder") if isinstance(options, dict) else None
-    if kind not in ("gru", "bow"):
-        raise UserError(f"{path}.pkl: `encoder` must be gru or bow, but is {kind}.")
-    names = ("Wemb", *_IMAGE, *(_GRU if kind == "gru" else ()))
+    kind = options["encoder"]
+    names = ("Wemb", *_IMAGE, *{"gru": _GRU, "bow": ()}[kind])
     loaded: Any = load_numpy(Path(path))
     with loaded as archive:
-        unexpected = set(archive.files).difference(names)
-        if unexpected:
-            raise UserError(f"{path}: has no place for {', '.join(sorted(unexpected))}.")
-        arrays = {x: read_member(archive, Path(path), x).astype(np.float32) for x in names}
+        arrays = {
+            x: read_member(archive, Path(path), x).astype(np.float32)
+            for x in {*archive.files, *names}
+        }
     (V, E), K = arrays["Wemb"].shape, len(arrays["ff_image_b"])
     notes: list[str] = []
     by_number = _read_dictionary(f"{path}.dictionary.pkl", V, notes)
@@ -129,6 +128,8 @@ def read_released_vse(path: str) -> ReleasedModel:
     }
     if kind == "gru":
         weights.update(_convert_gru(arrays))
+    # other arrays keep their names, so that the check lists them
+    weights.update({x: torch.from_numpy(y) for x, y in arrays.items() if x not in names})
     return ReleasedModel(
         path,
         f"vse_{kind}",
@@ -140,21 +141,13 @@ def read_released_vse(path: str) -> ReleasedModel:
             "image_norm": "evaluation",
             "feature_scaling": "unit",
         },
-        {"margin": read_margin(options, f"{path}.pkl"), "same_image_negatives": True},
+        {"margin": float(options.get("margin", DEFAULT_MARGIN)), "same_image_negatives": True},
         words,
         weights,
         len(arrays),
         "--tokenizer whitespace --keep-case --keep-punctuation",
         notes,
     )
-
-
-def read_margin(options: Mapping[str, Any], path: str) -> float:
-    """Return the option ``margin`` of a training with a ranking loss (default: 0.2)."""
-    margin = options.get("margin", 0.2)
-    if not isinstance(margin, (int, float, np.number)) or not 0 < margin < float("inf"):
-        raise UserError(f"{path}: `margin` must be a number above 0, but is {margin!r}.")
-    return float(margin)
 
 
 def known_words(by_number: Mapping[int, str], notes: list[str]) -> tuple[list[int], list[str]]:
@@ -252,7 +245,7 @@ def convert_released(released: ReleasedModel, output: str) -> tuple[int, int]:
     with output_folder(output) as partial:
         identity: dict[str, Any] = {}
         if released.cnn_type:
-            identity = _write_network(released, os.path.join(partial, NETWORK), feature_dim)
+            identity = _write_network(released, os.path.join(partial, NETWORK))
         provenance = Provenance(
             released.words, identity, feature_dim, rows_per_image=released.rows_per_image
         )
@@ -285,15 +278,9 @@ def build_untrained(released: ReleasedModel, feature_dim: int) -> dict[str, Tens
     return {name: x for name, x in state.items() if not name.endswith("_extra_state")}
 
 
-def _write_network(released: ReleasedModel, path: str, feature_dim: int) -> dict[str, Any]:
+def _write_network(released: ReleasedModel, path: str) -> dict[str, Any]:
     """Write the state dict of a released model's image network to ``path``."""
     with library_errors():
         torch.save(released.cnn, path)
     # building the extractor checks the weights and computes their digest, as extract will do
-    extractor = build_extractor(released.cnn_type, weights=path)
-    if extractor.dim != feature_dim:
-        raise UserError(
-            f"{released.path}: {released.cnn_type} gives features of dimension "
-            f"{extractor.dim}, but the model takes {feature_dim}."
-        )
-    return dict(extractor.identity)
+    return dict(build_extractor(released.cnn_type, weights=path).identity)

@@ -18,12 +18,12 @@ from torch import Tensor
 
 from fairseq_mm.conversion.foreign_checkpoint import read_plain_pickle, repaired_text
 from fairseq_mm.conversion.released_vse import (
+    DEFAULT_MARGIN,
     ReleasedModel,
     known_words,
-    read_margin,
     word_table,
 )
-from fairseq_mm.errors import UserError
+from fairseq_mm.errors import UserError, file_errors
 
 _RECURRENCE = ("weight_ih_l0", "weight_hh_l0", "bias_ih_l0", "bias_hh_l0")
 _TEXT = ("embed.weight", *(f"rnn.{name}" for name in _RECURRENCE))
@@ -53,21 +53,13 @@ def read_released_vsepp(
         for part in state["model"]
     )
     network = {name: x for name, x in image.items() if name.startswith(_NETWORK)}
-    unexpected = {*image, *text} - {*network, *_IMAGE, *_TEXT}
-    if unexpected:
-        raise UserError(f"{path}: has no place for {', '.join(sorted(unexpected))}.")
     (V, E), K = text["embed.weight"].shape, len(image["fc.weight"])
     if vocabulary is None:
         raise UserError(
             f"{path}: --vocabulary FILE is needed, the words of the model (VSE++'s "
             f"{options.get('data_name', '...')}_vocab.pkl)."
         )
-    by_number, special = read_vocabulary(vocabulary, "VSE++")
-    if len(by_number) + len(special) != V:
-        raise UserError(
-            f"{vocabulary}: has {len(by_number) + len(special)} words, but {path} was trained with "
-            f"{V}: give the vocabulary that it was trained with."
-        )
+    by_number, special = read_vocabulary(vocabulary, "VSE++", V)
     notes = [f"The vector of {_PAD} is left out: it is never read."]
     rows, words = known_words(by_number, notes)
     vectors = text["embed.weight"]
@@ -81,8 +73,10 @@ def read_released_vsepp(
         "image_proj.weight": image["fc.weight"],
         "image_proj.bias": image["fc.bias"],
         **{f"sentence_encoder.recurrence.{name}": text[f"rnn.{name}"] for name in _RECURRENCE},
+        # other tensors keep their names, so that the check lists them
+        **{x: y for x, y in {**image, **text}.items() if x not in {*network, *_IMAGE, *_TEXT}},
     }
-    criterion: dict[str, Any] = {"margin": read_margin(options, path)}
+    criterion: dict[str, Any] = {"margin": float(options.get("margin", DEFAULT_MARGIN))}
     if options.get("max_violation"):  # the hardest negative, VSE++'s own loss; else the sum
         criterion["negatives"] = "max"
     return ReleasedModel(
@@ -117,30 +111,26 @@ def _read_options(opt: Any, path: str) -> dict[str, Any]:
     return options
 
 
-def read_vocabulary(path: str, program: str) -> tuple[dict[int, str], dict[str, int]]:
+def read_vocabulary(
+    path: str, program: str, num_words: int
+) -> tuple[dict[int, str], dict[str, int]]:
     """Read a vocabulary of VSE++, or of another program with the same vocabulary class.
 
     Args:
         path: Path of the pickle.
+        num_words: Number of rows of the model's embedding.
 
     Returns:
         Two dictionaries: from the row of the embedding to the word, without special tokens; and
         from the special token (``<pad>``, ``<start>``, ``<end>``, ``<unk>``) to its row.
     """
-    content = getattr(read_plain_pickle(path, stand_ins=_STAND_INS), "word2idx", None)
-    if not isinstance(content, dict) or not all(
-        isinstance(word, str) and isinstance(number, int) for word, number in content.items()
-    ):
-        raise UserError(
-            f"{path}: must be a vocabulary of {program}, but has no `word2idx` of words."
-        )
-    by_number = {number: repaired_text(word) for word, number in content.items()}
-    if sorted(by_number) != list(range(len(content))) or not {*_SPECIAL} <= {*content}:
-        raise UserError(
-            f"{path}: must number its words from 0 on, without gaps, and have "
-            f"{', '.join(_SPECIAL)} among them."
-        )
-    special = {word: content[word] for word in _SPECIAL}
+    content = read_plain_pickle(path, stand_ins=_STAND_INS)
+    with file_errors(path, f"must be the vocabulary of {program} that the model was trained with"):
+        numbers: dict[str, int] = content.word2idx
+        by_number = {number: repaired_text(word) for word, number in numbers.items()}
+        if sorted(by_number) != list(range(num_words)) or len(numbers) != num_words:
+            raise ValueError(f"{len(numbers)} words are not numbered from 0 to {num_words - 1}")
+        special = {word: numbers[word] for word in _SPECIAL}
     return {number: word for number, word in by_number.items() if word not in special}, special
 
 

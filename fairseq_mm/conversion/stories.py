@@ -20,14 +20,14 @@ from torch import Tensor
 from fairseq_mm.conversion.foreign_checkpoint import checkpoint_config
 from fairseq_mm.conversion.new_checkpoint import checkpoint_of_config, config_defaults
 from fairseq_mm.data.binarised_text import load_dictionary
-from fairseq_mm.errors import UserError
+from fairseq_mm.errors import UserError, file_errors
 from fairseq_mm.models._fairseq_stories import (
     FROZEN_DECODER,
     Conversion,
     convert_weights,
     options_of_weights,
 )
-from fairseq_mm.models._provenance import MODULE_NAME, STATE_KEY, Provenance, list_words
+from fairseq_mm.models._provenance import MODULE_NAME, Provenance, list_words
 from fairseq_mm.models.conv_story import (
     ConvStoryConfig,
     ConvStoryModel,
@@ -106,7 +106,6 @@ class ConvertedStories:
 
 def fairseq_stories(path: str, state: Mapping[str, Any]) -> FairseqStories:
     """Read options and weights in the content of a checkpoint of ``fconv_self_att``."""
-    weights = state.get("model")
     options: dict[str, Any] = {}
     cfg = checkpoint_config(state)
     # the languages are options of the task, the layers of the model; before fairseq 0.10 all are in
@@ -114,24 +113,14 @@ def fairseq_stories(path: str, state: Mapping[str, Any]) -> FairseqStories:
     for part in (cfg.get("task"), cfg.get("model"), state.get("args")):
         if isinstance(part, (Namespace, dict)):
             options.update(vars(part) if isinstance(part, Namespace) else part)
-    if not isinstance(weights, dict) or not options or STATE_KEY in weights:
-        raise UserError(f"{path}: is no checkpoint of fairseq, with a model and its options.")
     arch = str(options.get("_name") or options.get("arch"))
-    weights = {name: x.detach() for name, x in weights.items() if isinstance(x, Tensor)}
-    # the name of the architecture proves nothing: see the head of this file
-    try:
+    problem = f"must be a checkpoint of fairseq's fconv_self_att, but is of --arch {arch}"
+    with file_errors(path, problem):
+        weights = {name: x.detach() for name, x in state["model"].items() if isinstance(x, Tensor)}
+        # the name of the architecture proves nothing: see the head of this file
         options_of_weights(weights, frozen=False)
-    except (KeyError, ValueError) as error:
-        raise UserError(
-            f"{path}: must be of fairseq's fconv_self_att, but is of --arch {arch}: it has no "
-            f"tensor {error}."
-        ) from None
-    for name, title in (
-        ("encoder.encoder.attention.", "self-attention in its encoder (--encoder-attention)"),
-        (f"{FROZEN_DECODER}pretrained_decoder.", "a fusion with a fusion model"),
-    ):
-        if any(x.startswith(name) for x in weights):
-            raise UserError(f"{path}: has {title}, which conv_story has not.")
+        if not options:
+            raise ValueError("it has no options")
     history = state.get("optimizer_history") or [{}]
     return FairseqStories(path, arch, options, weights, int(history[-1].get("num_updates", 0)))
 
@@ -155,11 +144,11 @@ def convert_stories(
     notes: list[str] = []
     options = _options(checkpoint, notes, layers_from_weights=False)
     frozen = None
-    projects = [_projects_input(checkpoint, options)] * 2  # model, frozen part
+    projects = [_projects_input(checkpoint)] * 2  # model, frozen part
     if checkpoint.is_fusion:
         other = checkpoint if pretrained is None else pretrained
         frozen = _frozen_options(checkpoint, other, options, notes)
-        projects[1] = _projects_input(other, frozen)
+        projects[1] = _projects_input(other)
     # fairseq evaluates the option as Python, so that it may be a text or a bool
     elif pretrained is not None or str(checkpoint.options.get("pretrained")) == "True":
         raise UserError(f"{checkpoint.path}: is no fusion model: it has no {FROZEN_DECODER}*.")
@@ -266,14 +255,8 @@ def _frozen_options(
     return {**without_trace, **of_weights}
 
 
-def _projects_input(checkpoint: FairseqStories, options: Mapping[str, Any]) -> bool:
-    projects = parse_flag(str(checkpoint.options.get("project_input", "True")), "--project-input")
-    if not projects and parse_flag(options["downsample"], "--downsample"):
-        raise UserError(
-            f"{checkpoint.path}: --project-input False with --downsample True cannot be converted "
-            "(fairseq's own model fails with it)."
-        )
-    return projects
+def _projects_input(checkpoint: FairseqStories) -> bool:
+    return parse_flag(str(checkpoint.options.get("project_input", "True")), "--project-input")
 
 
 def _convert(

@@ -21,17 +21,23 @@ import torch
 from fairseq.data import Dictionary
 from torch import Tensor
 
-from fairseq_mm.conversion.huggingface_folder import ConvertedPretrained, read_config, read_weights
+from fairseq_mm.conversion.huggingface_folder import (
+    ConvertedPretrained,
+    pop_embeddings,
+    read_options,
+    read_weights,
+)
 from fairseq_mm.conversion.new_checkpoint import (
-    check_tensors,
     checkpoint_state,
     config_defaults,
     format_flags,
 )
 from fairseq_mm.conversion.output_folder import output_folder
+from fairseq_mm.data.input_files import read_json
 from fairseq_mm.data.output_file import library_errors
 from fairseq_mm.data.subwords import Subwords
 from fairseq_mm.errors import UserError
+from fairseq_mm.extract.weights import check_tensors
 from fairseq_mm.models._provenance import list_words
 from fairseq_mm.models.t5 import BASE, LARGE, SMALL, T5Config, T5Model
 from fairseq_mm.tasks.video_summarization import VideoSummarizationTask
@@ -91,22 +97,24 @@ def t5_dictionary(pieces: bytes, num_rows: int, path: str, notes: list[str]) -> 
 
 
 _PIECES_FILE = "spiece.model"
-# option -> key of config.json and its default there
-_SIZES = {
-    "model_dim": ("d_model", 512),
-    "attention_heads": ("num_heads", 8),
-    "head_dim": ("d_kv", 64),
-    "ffn_dim": ("d_ff", 2048),
-    "encoder_layers": ("num_layers", 6),
-    "decoder_layers": ("num_decoder_layers", None),  # T5Config: as many as the encoder has
-    "relative_buckets": ("relative_attention_num_buckets", 32),
-    "max_distance": ("relative_attention_max_distance", 128),
+_FIELDS = {
+    "model_dim": ("d_model", 512, int),
+    "attention_heads": ("num_heads", 8, int),
+    "head_dim": ("d_kv", 64, int),
+    "ffn_dim": ("d_ff", 2048, int),
+    "encoder_layers": ("num_layers", 6, int),
+    "decoder_layers": ("num_decoder_layers", "encoder_layers", int),
+    "relative_buckets": ("relative_attention_num_buckets", 32, int),
+    "max_distance": ("relative_attention_max_distance", 128, int),
+    "dropout": ("dropout_rate", 0.1, float),
+    "norm_epsilon": ("layer_norm_epsilon", 1e-6, float),
+    "feed_forward": ("feed_forward_proj", "relu", {"relu": "relu", "gated-gelu": "gated_gelu"}),
 }
-_RATES = {
-    "dropout": ("dropout_rate", 0.1),
-    "norm_epsilon": ("layer_norm_epsilon", 1e-6),
+# T5 begins texts with padding, so its row is part of the model
+_ROWS = {
+    key: (key, row, (row,))
+    for key, row in (("pad_token_id", PAD), ("eos_token_id", END), ("decoder_start_token_id", PAD))
 }
-_FEED_FORWARD = {"relu": "relu", "gated_gelu": "gated-gelu"}
 _EMBEDDINGS = ("encoder.embedding.weight", "decoder.embedding.weight")
 _THEIR_EMBEDDINGS = ("shared.weight", "encoder.embed_tokens.weight", "decoder.embed_tokens.weight")
 _OUTPUT, _THEIR_OUTPUT = "decoder.output_proj.weight", "lm_head.weight"
@@ -121,18 +129,13 @@ def convert_t5(folder: str, output: str) -> ConvertedPretrained:
     ``folder`` has ``config.json``, ``model.safetensors`` or ``pytorch_model.bin``, and
     ``spiece.model``.
     """
-    config = read_config(folder)
     path = os.path.join(folder, "config.json")
-    options = _convert_config(config, path)
+    config = read_json(path)
+    read_options(config, path, _ROWS)
+    options = read_options(config, path, _FIELDS)
     notes: list[str] = []
     weights = read_weights(folder)
-    # save_pretrained writes only the shared table, but older versions wrote every copy
-    copies = [weights.pop(name).float() for name in _THEIR_EMBEDDINGS if name in weights]
-    if not copies:
-        raise UserError(f"{folder}: lacks {_THEIR_EMBEDDINGS[0]}.")
-    embedding = copies[0]
-    if not all(torch.equal(copy, embedding) for copy in copies):
-        raise UserError(f"{folder}: encoder and decoder have different embeddings; t5 shares one.")
+    embedding = pop_embeddings(weights, _THEIR_EMBEDDINGS, folder)
     own_output = _pop_own_output(config, weights, embedding, notes)
     options["untied_output"] = own_output is not None
     pieces_path = os.path.join(folder, _PIECES_FILE)
@@ -174,31 +177,6 @@ def convert_t5(folder: str, output: str) -> ConvertedPretrained:
     # not of state_dict, in which the shared embedding has several names
     parameters = sum(x.numel() for x in model.parameters())
     return ConvertedPretrained(arch, changed, parameters, len(dictionary), notes)
-
-
-def _convert_config(config: Mapping[str, Any], path: str) -> dict[str, Any]:
-    """Return the options of ``--arch t5`` for Hugging Face's ``config.json``."""
-    options: dict[str, Any] = {}
-    for names, kinds in ((_SIZES, (int,)), (_RATES, (int, float))):
-        for name, (key, default) in names.items():
-            value = config.get(key)
-            if value is None:
-                value = options["encoder_layers"] if default is None else default
-            if isinstance(value, bool) or not isinstance(value, kinds):
-                raise UserError(f"{path}: `{key}` must be a number, but is {value!r:.60}.")
-            options[name] = value if names is _SIZES else float(value)
-    activations = {theirs: ours for ours, theirs in _FEED_FORWARD.items()}
-    kind = config.get("feed_forward_proj", "relu")
-    if kind not in activations:
-        known = " or ".join(activations)
-        raise UserError(f"{path}: `feed_forward_proj` must be {known}, but is {kind!r:.60}.")
-    options["feed_forward"] = activations[kind]
-    # T5 begins texts with padding, so its row is part of the model
-    for key, row in (("pad_token_id", PAD), ("eos_token_id", END), ("decoder_start_token_id", PAD)):
-        value = config.get(key)
-        if value is not None and value != row:
-            raise UserError(f"{path}: `{key}` must be {row}, but is {value!r:.60}.")
-    return options
 
 
 def _pop_own_output(

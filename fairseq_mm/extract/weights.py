@@ -10,7 +10,7 @@ import contextlib
 import hashlib
 import os
 import re
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, Optional
 
 import torch
@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from fairseq_mm.compat import load_torch_file
 from fairseq_mm.data.input_files import compute_sha256
-from fairseq_mm.errors import UserError, first_line, import_extra
+from fairseq_mm.errors import UserError, file_errors, import_extra
 
 MAX_NAMED = 4
 RANDOM = "none"
@@ -83,32 +83,19 @@ def recorded_weights(model: str, recorded: str, weights_file: Optional[str]) -> 
 
 
 def read_state_dict(path: str) -> dict[str, Tensor]:
-    """Read a file of named tensors.
-
-    Raise UserError if the file is missing, or has other content than named tensors.
-    """
-    if not os.path.isfile(path):
-        raise UserError(f"{path}: no such file (a state dict of the model was expected).")
-    if path.endswith(".safetensors"):
-        safetensors = import_extra("safetensors.torch", extra="timm", purpose=f"the file {path}")
-        try:
+    """Read a file of named tensors."""
+    with file_errors(path, "is no state dict of tensors"):
+        if path.endswith(".safetensors"):
+            safetensors = import_extra("safetensors.torch", extra="hub", purpose=f"the file {path}")
             tensors: dict[str, Tensor] = safetensors.load_file(path)
             return tensors
-        except Exception as error:
-            raise UserError(f"{path}: is no safetensors file: {first_line(error)}") from None
-    content: Any = load_torch_file(path)
-    # trainers of ImageNet and timm save `state_dict`, torchvision's reference scripts `model`
-    for key in ("state_dict", "model"):
-        if isinstance(content, dict) and isinstance(content.get(key), dict):
-            content = content[key]
-    if (
-        not isinstance(content, dict)
-        or not content
-        or not all(isinstance(value, Tensor) for value in content.values())
-    ):
-        raise UserError(
-            f"{path}: must be a state dict (names and tensors), but is a {type(content).__name__}."
-        )
+        content: Any = load_torch_file(path)
+        # trainers of ImageNet and timm save `state_dict`, torchvision's reference scripts `model`
+        for key in ("state_dict", "model"):
+            if isinstance(content.get(key), dict):
+                content = content[key]
+        if not content or not all(isinstance(value, Tensor) for value in content.values()):
+            raise ValueError("it has none, or other values")
     if all(name.startswith("module.") for name in content):
         content = {name[len("module.") :]: value for name, value in content.items()}
     return {_OLD_DENSENET.sub(r"\1\2", name): value for name, value in content.items()}
@@ -125,27 +112,46 @@ def load_state_dict(
     own = model.state_dict()
     # batch normalisation reads its count of steps only in training, and older files do not have it
     needed = [name for name in needed if not name.endswith("num_batches_tracked")]
-    missing = [name for name in needed if name not in state_dict]
-    unexpected = [name for name in state_dict if name not in own]
-    if missing or unexpected:
-        parts = [f"lacks {name_some(missing)}"] if missing else []
-        if unexpected:
-            parts.append(f"has {name_some(unexpected)}, which the model does not have")
-        raise UserError(f"{origin}: does not fit the model: it {' and '.join(parts)}.")
+    check_tensors(state_dict, own, origin, needed=needed)
+    # The network's own state dict, because it has the version of the format, without which mnasnet
+    # loads nothing. A classifier that the layer does not need may keep its values.
     for name, value in state_dict.items():
         if value.shape == own[name].shape:
             own[name] = value.to(own[name].dtype)
-        elif name in needed:
-            raise UserError(
-                f"{origin}: does not fit the model: {name} is {list(value.shape)}, but must be "
-                f"{list(own[name].shape)}."
-            )
-    # The network's own state dict, because it has the version of the format, without which mnasnet
-    # loads nothing. A classifier that the layer does not need may keep its values.
     model.load_state_dict(own)
-    broken = [name for name in needed if not bool(torch.isfinite(own[name]).all())]
-    if broken:
-        raise UserError(f"{origin}: has NaN or infinite values in {name_some(broken)}.")
+
+
+def check_tensors(
+    tensors: Mapping[str, Tensor],
+    expected: Mapping[str, Any],
+    origin: str,
+    *,
+    needed: Optional[Collection[str]] = None,
+) -> None:
+    """Raise UserError if tensors do not fit a model.
+
+    Args:
+        expected: State dict of the model, or the shapes of its tensors, by name.
+        origin: Name of the file or the weights, for the message.
+        needed: Names of the tensors that must be there, and have the right shape (default: all).
+    """
+    shapes = {name: tuple(getattr(x, "shape", x)) for name, x in expected.items()}
+    needed = shapes if needed is None else needed
+    known = [name for name in needed if name in tensors]
+    faults = {
+        "lacks": [name for name in needed if name not in tensors],
+        "has no place for": [name for name in tensors if name not in shapes],
+        "needs other shapes of": [
+            f"{name} ({list(tensors[name].shape)}, must be {list(shapes[name])})"
+            for name in known
+            if tensors[name].shape != shapes[name]
+        ],
+        # loading a NaN raises no error: it would show only in features or texts without sense
+        "has NaN or infinite values in": [x for x in known if not tensors[x].isfinite().all()],
+    }
+    said = [f"{fault} {name_some(names)}" for fault, names in faults.items() if names]
+    if said:
+        raise UserError(f"{origin}: does not fit the model: it {', '.join(said)}.")
 
 
 def compute_weights_digest(network: nn.Module, needed: Collection[str]) -> str:

