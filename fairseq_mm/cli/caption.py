@@ -43,7 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from fairseq_mm.metrics.coco_results import coco_image_ids, coco_results
+    from fairseq_mm.metrics.submissions import coco_image_ids, coco_results
 
     best: dict[str, str] = {}
     find = _open_nearest(args.nearest) if args.nearest else None

@@ -152,7 +152,7 @@ class _StoryImages:
     """
 
     def __init__(self, folders: list[str], *, is_stored: bool) -> None:
-        self.thumbnails = Thumbnails(folders, SIDE) if folders else None
+        self.thumbnails = Thumbnails(folders, SIDE)
         self.is_stored = is_stored
         self._embedded: dict[str, Any] = {}
 
@@ -163,7 +163,7 @@ class _StoryImages:
         """
         if key not in self._embedded:
             file = None if self.is_stored else MediaFile(key, key)
-            if self.thumbnails is not None and key in self.thumbnails:
+            if key in self.thumbnails:
                 file = self.thumbnails.image(key)
             self._embedded[key] = None
             if file is not None:

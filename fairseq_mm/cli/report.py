@@ -53,7 +53,7 @@ ARGUMENTS: Rows = {
         {"metavar": "FOLDER", **REPEATED},
     ),
     "--scores": (
-        "JSON lines with scores of each item of a single system; may be given again.",
+        "JSON lines with scores of each item of the first system; may be given again.",
         {"type": Path, "metavar": "FILE", **REPEATED},
     ),
     "--title": ("Title of the page (default: data folder and split).", {"metavar": "TEXT"}),
@@ -121,8 +121,6 @@ def run(args: argparse.Namespace) -> None:
     arguments.check_writable("--output", str(args.output))
     if len(args.hypotheses) > 1:
         args.metrics = args.metrics or DEFAULT_METRICS
-        if args.scores:
-            raise UserError("--scores: leave it out; the report computes scores of --metrics.")
     if args.metrics is not None:
         split_metrics(args.metrics, METRICS)
     _, args.split = find_source(args.hypotheses[0], str(args.data), args.split)
@@ -247,15 +245,13 @@ def read_scores(paths: Sequence[Path], system: System, references: "References")
 
     for path in paths:
         for where, record in read_objects(path):
-            key = record.pop("id", None)
-            if not isinstance(key, str) or key not in references.texts:
-                raise UserError(f"{where}: the split has no item {key!r}.")
+            key = str(record.pop("id", None))
             # --per-item also writes texts
-            text = record.get("hypothesis")
-            if isinstance(text, str) and text != system.texts.get(key):
+            expected = system.texts.get(key)
+            if expected != record.get("hypothesis", expected) or key not in references.texts:
                 raise UserError(
-                    f"{where}: has the scores of {text[:60]!r}, but the text of {key!r} in "
-                    f"{system.path} is {str(system.texts.get(key))[:60]!r}."
+                    f"{where}: must have scores of an item and its text in {system.path}, but has "
+                    f"those of {key!r}, {str(record.get('hypothesis'))[:60]!r}."
                 )
             numbers = {x: float(y) for x, y in record.items() if isinstance(y, (int, float))}
             system.scores.setdefault(key, {}).update(numbers)
@@ -295,13 +291,13 @@ def _make_items(
     from fairseq_mm.report.item_gallery import Item, ItemText
     from fairseq_mm.report.thumbnails import Thumbnails
 
-    thumbnails = Thumbnails(args.images or [], _SIDE)
+    thumbnails = Thumbnails(args.images, _SIDE)
     items, missing = [], []
     keys = list(references)[: args.limit]
     for key in tqdm(keys, "images", file=sys.stderr, leave=False, disable=None):
         images = {}
         # a visual story's id has the ids of its five images
-        for name in key.split("\t") if args.images else []:
+        for name in key.split("\t") if args.images else ():
             if name in thumbnails:
                 images[name] = thumbnails.data_uri(name)
             else:
@@ -316,7 +312,7 @@ def _make_items(
         ]
         items.append(Item(key, texts, images, references=references[key]))
     # some missing images are reported, but if all are missing, it is the wrong folder
-    if thumbnails is not None and not any(item.images for item in items):
+    if args.images and not any(item.images for item in items):
         raise UserError(
             f"--images {' '.join(args.images)}: has none of the {len(missing):,} images, such "
             f"as {missing[0]}."

@@ -99,11 +99,9 @@ def add_nearest_arguments(parser: argparse.ArgumentParser) -> None:
 def run_nearest(args: argparse.Namespace) -> None:
     arguments.check(args, _RULES)
     register_quietly()
-    thumbnails: Any = {}
-    if args.images:  # before the search, which takes long
-        from fairseq_mm.report.thumbnails import Thumbnails
+    from fairseq_mm.report.thumbnails import Thumbnails
 
-        thumbnails = Thumbnails(args.images, _SIDE)
+    thumbnails = Thumbnails(args.images, _SIDE)  # before the search, which takes long
     query_text = args.text
     if args.store:
         sentences = _Captions(args.data)  # before the search, which takes long

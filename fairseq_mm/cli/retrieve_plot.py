@@ -14,7 +14,6 @@ import argparse
 import json
 import sys
 from pathlib import Path
-from typing import Any
 
 from fairseq_mm.cli import arguments
 from fairseq_mm.cli.arguments import REPEATED, Rows
@@ -85,7 +84,7 @@ def run_plot(args: argparse.Namespace) -> None:
             "--near or --word."
         )
     plane = principal_components(np.concatenate([store[ids], embedder.embed_texts(words)]))
-    thumbnails: Any = Thumbnails(args.images, _SIDE) if args.images else {}
+    thumbnails = Thumbnails(args.images, _SIDE)
     points = []
     for number, (label, (x, y)) in enumerate(zip([*ids, *words], plane.coordinates.tolist())):
         is_word = number >= len(ids)

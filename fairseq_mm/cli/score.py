@@ -21,6 +21,8 @@ import textwrap
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Callable, NamedTuple, Optional
 
+import numpy as np
+
 from fairseq_mm.cli import arguments, score_gain, score_inputs, score_models
 from fairseq_mm.cli.arguments import Rows, Rule, flag
 from fairseq_mm.cli.records import counted, list_first
@@ -33,13 +35,13 @@ from fairseq_mm.data.story_text import SEPARATOR, split_sentences
 from fairseq_mm.errors import UserError
 from fairseq_mm.generation.defaults import SEED
 from fairseq_mm.metrics.bootstrap import interval, p_value, resampled
-from fairseq_mm.metrics.coco_results import coco_results
 from fairseq_mm.metrics.copying import CopiedRun, CopiedRuns
 from fairseq_mm.metrics.hypotheses import allows_unk
 from fairseq_mm.metrics.meteor import TASKS
 from fairseq_mm.metrics.perplexity import perplexity_rows, read_log_probabilities
 from fairseq_mm.metrics.result_card import result_card
 from fairseq_mm.metrics.score_rows import FIRST_WORDS, Row, TokenizedItems, format_figure
+from fairseq_mm.metrics.submissions import coco_results, vist_results
 from fairseq_mm.metrics.text_scores import METRICS as TEXT_METRICS
 from fairseq_mm.metrics.text_scores import Metric, names_of_figures, score_texts
 
@@ -90,42 +92,14 @@ def load_tokenizer(name: str) -> Tokenizer:
 TOKENIZERS = ("ptb", "m_rnn", "wp", "none")
 
 
-def _coco_submission(system: JoinedTexts, split: Optional[Split] = None) -> str:
-    """Return a system's captions in the JSON format of COCO's evaluation server."""
-    repeated = system.hypotheses.repeated
-    if repeated:
-        raise UserError(
-            f"--submission: an image must have one caption, but {system.path} has several of "
-            f"{len(repeated)}: {', '.join(repeated[:_NAMED])}."
-        )
+def _coco_submission(system: JoinedTexts, split: Optional[Split]) -> str:
     # the server has references of images that this data folder or file has not
-    return coco_results({**system.texts, **system.without_references})
+    texts = {**system.texts, **system.without_references}
+    return coco_results(texts, system.hypotheses.repeated)
 
 
-def _vist_submission(system: JoinedTexts, split: Optional[Split] = None) -> str:
-    """Return stories in the format that the challenge's program EvalVIST reads as ``-testFile``."""
-    if split is None:
-        raise UserError("--submission: needs --data, whose records name the albums.")
-    albums: dict[str, str] = {}
-    for key, album in zip(split.items, split.field("album")):
-        if album is None:
-            raise UserError(f"--submission: {split.path} has no `album` of the images {key!r}.")
-        albums.setdefault(key, album)
-    stories = [
-        {
-            "album_id": album,
-            "photo_sequence": key.split("\t"),
-            "story_text_normalized": without_separators(system.texts[key]),
-        }
-        for key, album in albums.items()
-        if key in system.texts
-    ]
-    content = {
-        "team_name": "fairseq_mm",
-        "evaluation_info": {"additional_description": f"{split.name}, {len(stories)} sequences"},
-        "output_stories": stories,
-    }
-    return json.dumps(content, ensure_ascii=False, indent=1) + "\n"
+def _vist_submission(system: JoinedTexts, split: Any) -> str:
+    return vist_results({key: without_separators(x) for key, x in system.texts.items()}, split)
 
 
 class Preset(NamedTuple):
@@ -133,7 +107,7 @@ class Preset(NamedTuple):
 
     tokenizer: str  # name of the tokenizer, one of :data:`TOKENIZERS`
     metrics: tuple[str, ...]  # names of the metrics
-    has_references: bool = True  # False if the protocol scores texts without references
+    has_references: bool = True  # False if the protocol needs no references
     submission: Any = None  # content of the file of ``--submission``
 
 
@@ -181,8 +155,8 @@ _ARGUMENTS: Rows = {
     ),
     "--references": ("JSON lines, COCO annotations, or lines.", _FILE),
     "--references-of": (
-        "The item, or all stories of its album.",
-        {"choices": ("item", "album"), "default": "item"},
+        "The item (default), or all stories of its album.",
+        {"choices": ("item", "album")},
     ),
     "--training-text": ("Lines for novelty and copying.", _FILE),
     "--reference-scores": ("Output of --score-reference, for perplexity.", _FILE),
@@ -214,6 +188,7 @@ _RULES = (
     Rule("text_only", needs=("inputs", "system")),
     Rule("constant", ("inputs", "submission", "reference_scores")),
     Rule("submission", needs=("inputs",)),
+    Rule("references_of", ("references",)),
     *(Rule(x, needs=_TEXTS) for x in ("compare", "per_item")),
 )
 
@@ -241,37 +216,36 @@ def run(args: argparse.Namespace) -> None:
             write_file(args.json, json.dumps(result, indent=2, ensure_ascii=False) + "\n")
         return
     split = _open_split(args)
-    metrics, figures = _select_metrics(args, split)
+    metrics, names = _select_metrics(args, split)
     samples = args.bootstrap
     if samples is None:
         samples = COMPARE_SAMPLES if args.compare else 0
     outputs = (args.metrics, args.json, args.per_item, args.card, args.compare)
     if args.submission and not any((*outputs, args.data, args.references)):
         texts = score_inputs.read_without_references(args.inputs, None)
-        write_file(args.submission, PRESETS[args.preset].submission(texts))
+        write_file(args.submission, _coco_submission(texts, None))
         count = counted(len(texts.texts), "caption")
         print(f"wrote {args.submission}: {count}; nothing to score them by", file=sys.stderr)
         return
     rows: list[Row] = []
     if args.inputs is not None or args.constant is not None:
-        names = [name for name in metrics if name != "perplexity"]
-        rows, ids = _score(args, split, names, figures, result, samples)
+        computed = [name for name in metrics if name != "perplexity"]
+        rows, ids = _score(args, split, computed, names, result, samples)
     if "perplexity" in metrics:
-        rows += [row for row in _perplexities(args, split) if row.name in figures]
+        rows += [row for row in _perplexities(args, split) if row.name in names]
     result["scores"] = [make_entry(row, samples=samples, seed=args.seed) for row in rows]
     _print_result(result, with_signatures=args.signatures)
     if args.text_only:
         columns = {row.name: row.per_item for row in rows}
-        by_item = dict(zip(ids, zip(*(columns[name] for name in score_gain.METRICS))))
-        system = score_gain.SystemScores.average("system", args.inputs, by_item)
+        figures = np.array([columns[name] for name in score_gain.METRICS], dtype=float).T
+        system = score_gain.SystemScores(args.inputs, figures, ids)
         result["gain"] = score_gain.compute_gain(system, args)
         print()
         score_gain.print_gain(result["gain"])
     if args.json or args.card:
         card = _make_card(args, split, metrics)
         card["signatures"] = {row.name: row.signature for row in rows}
-        if "visual_stories" in result:
-            card["visual_stories"] = result["visual_stories"]
+        card.update({key: x for key, x in result.items() if key == "visual_stories"})
         for path, content in ((args.card, card), (args.json, {**result, "card": card})):
             if path:
                 write_file(path, json.dumps(content, indent=2, ensure_ascii=False) + "\n")
@@ -283,15 +257,14 @@ def run(args: argparse.Namespace) -> None:
 def _check(args: argparse.Namespace) -> None:
     """Check the combination of options, and find the data folder and the split."""
     arguments.check(args, _RULES)
+    arguments.require(args, *_TEXTS, "reference_scores", "system")
     texts = args.inputs or args.reference_scores
     # with --references, the folder that a record names is not needed
     source = None if args.references and args.data is None else texts
     args.data, args.split = score_inputs.find_source(source, args.data, args.split)
-    if args.references_of == "album" and (args.references or args.data is None):
-        raise UserError("--references-of album: needs --data, and no --references.")
-    preset = PRESETS[args.preset]
-    if args.submission and preset.submission is None:
-        raise UserError("--submission: needs --preset coco, m_rnn or vist.")
+    submission = PRESETS[args.preset].submission
+    if args.submission and not (submission is _coco_submission or (submission and args.data)):
+        raise UserError("--submission: needs --preset coco or m_rnn, or vist with --data.")
     if args.card == "":
         args.card = f"{texts or 'constant'}.card.json"
     names = ("json", "per_item", "submission", "card")
@@ -315,7 +288,7 @@ def split_metrics(text: str, known: Collection[str]) -> tuple[list[str], set[str
     owners = {x: name for name, figures in figures_of.items() for x in figures if x not in known}
     metrics: list[str] = []
     figures: set[str] = set()
-    for name in filter(None, (part.strip() for part in text.split(","))):
+    for name in map(str.strip, text.split(",")):
         metric = owners.get(name, name)
         if metric not in known:
             near = difflib.get_close_matches(name, (*known, *owners), n=1)
@@ -326,8 +299,6 @@ def split_metrics(text: str, known: Collection[str]) -> tuple[list[str], set[str
         figures.update((name,) if name in owners else figures_of[metric])
         if metric not in metrics:
             metrics.append(metric)
-    if not metrics:
-        raise UserError("--metrics: must name a metric, but is empty.")
     if {"rouge", "rouge_l"} <= {*metrics}:
         raise UserError(
             "--metrics: has rouge and rouge_l, which both make a row rouge_l: the former's has "
@@ -339,21 +310,14 @@ def split_metrics(text: str, known: Collection[str]) -> tuple[list[str], set[str
 def _select_metrics(args: argparse.Namespace, split: Optional[Split]) -> tuple[list[str], set[str]]:
     """Return the metrics of ``--metrics`` or ``--preset``, and the names of their scores."""
     preset = PRESETS[args.preset]
-    has_texts = args.inputs is not None or args.constant is not None
-    if not has_texts and args.reference_scores is None:
-        raise UserError("give HYPOTHESES, or --reference-scores for perplexity alone.")
     named = args.metrics or ",".join(preset.metrics)
     if args.metrics is None and (split is None or not any(split.field("transcript"))):
         # a preset leaves the row out; --metrics novel_ngrams gets a row with a note on the lack
         named = ",".join(x for x in preset.metrics if "sources" not in METRICS[x].needs)
     if args.reference_scores is not None:
+        has_texts = args.inputs is not None or args.constant is not None
         named = f"{named},perplexity" if has_texts else "perplexity"
     metrics, figures = split_metrics(named, METRICS)
-    if not preset.has_references:
-        unfit = [x for x in metrics if {"references", "reference_scores"} & {*METRICS[x].needs}]
-        if unfit or args.references or args.references_of == "album":
-            given = f" (--metrics {unfit[0]})" if unfit else ""
-            raise UserError(f"--preset {args.preset}: scores stories without references{given}.")
     for name in metrics:
         for option in _MODEL_OPTIONS:
             if option in METRICS[name].needs and getattr(args, option) is None:
@@ -529,7 +493,7 @@ def _read_shared(
 ) -> dict[str, Any]:
     """Return, by name, the arguments of ``TokenizedItems`` that both compared systems share."""
     shared: dict[str, Any] = {"meteor_task": args.meteor_task}
-    if args.references_of != "item":
+    if args.references_of == "album":
         shared["references_of"] = args.references_of
     if args.first_words is not None:
         shared["first_words"] = args.first_words
@@ -551,14 +515,15 @@ def _read_systems(
 ) -> tuple[Optional[References], list[JoinedTexts]]:
     """Read the references, and the texts of each system (two systems with ``--compare``).
 
-    The references are None if the preset has none, or if none are given and no metric needs them.
+    The references are None if no metric needs them, and the preset has none or none are given.
     """
     paths = [path for path in (args.inputs, args.compare) if path]
     references = None
-    has_none = args.references is None and args.data is None
-    needs_none = has_none and not any("references" in METRICS[name].needs for name in metrics)
-    if PRESETS[args.preset].has_references and not needs_none:
-        references = score_inputs.read_score_references(split, args.references, args.references_of)
+    has_references = args.references or (args.data and PRESETS[args.preset].has_references)
+    if has_references or any("references" in METRICS[name].needs for name in metrics):
+        references = score_inputs.read_score_references(
+            split, args.references, args.references_of or "item"
+        )
         systems = [score_inputs.join_texts(path, references) for path in paths]
     else:
         systems = [score_inputs.read_without_references(path, split) for path in paths]

@@ -6,7 +6,6 @@ video. Yu et al. 2021 (section 5.1) report 83.6 %.
 """
 
 import argparse
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, Optional
 
@@ -26,18 +25,16 @@ OPTIONS: Rows = {
     "--baseline": ("The same of the baseline, for the video's share.", _FILE),
 }
 
-Figures = tuple[float, ...]
-
 
 class VideoGain(NamedTuple):
     """Gains of a multimodal system in each metric, and the video's share of each gain."""
 
-    gains: tuple[float, ...]  # score of the system minus score of the baseline
+    gains: list[float]  # score of the system minus score of the baseline
     # score of the system minus score of its text model without the video
-    video_gains: tuple[float, ...]
+    video_gains: list[float]
     # ``video_gains`` over ``gains``; None for a metric in which the system is not better than the
     # baseline
-    shares: tuple[Optional[float], ...]
+    shares: list[Optional[float]]
     share: Optional[float]  # mean of ``shares``; None if a share is None
 
 
@@ -49,10 +46,10 @@ def video_gain(
     A share below 0 means that the video does harm. A share above 1 means that the system's text
     model, which was trained in the same way without the video, is worse than the baseline.
     """
-    gains = tuple(float(a - c) for a, c in zip(system, baseline))
-    video_gains = tuple(float(a - b) for a, b in zip(system, text_only))
+    gains = [float(a - c) for a, c in zip(system, baseline)]
+    video_gains = [float(a - b) for a, b in zip(system, text_only)]
     # without a gain there is nothing to share: the ratio would have the wrong sign
-    shares = tuple(video / gain if gain > 0 else None for video, gain in zip(video_gains, gains))
+    shares = [video / gain if gain > 0 else None for video, gain in zip(video_gains, gains)]
     known = [share for share in shares if share is not None]
     # a mean over the other metrics could not be compared with the paper's over all three
     mean = sum(known) / len(known) if len(known) == len(shares) else None
@@ -84,32 +81,42 @@ def share_interval(
 class SystemScores(NamedTuple):
     """ROUGE scores of one system."""
 
-    name: str  # role of the system: ``system``, ``text-only`` or ``baseline``
     source: str  # path of the file with the scores, or the three scores as on the command line
-    figures: Figures  # scores between 0 and 1, one for each of :data:`METRICS`
-    by_item: Optional[dict[str, Figures]] = None  # item id -> scores of the item; None if unknown
+    # scores between 0 and 1: [items, 3], or [3] without scores by item
+    figures: np.ndarray
+    ids: Optional[list[str]] = None  # id of each item; None if unknown
 
-    @classmethod
-    def average(cls, name: str, source: str, by_item: dict[str, Figures]) -> "SystemScores":
-        means = tuple(sum(column) / len(column) for column in zip(*by_item.values()))
-        return cls(name, source, means, by_item)
+    @property
+    def means(self) -> list[float]:
+        figures = self.figures if self.ids is None else self.figures.mean(0)
+        return figures.tolist()
 
 
 def compute_gain(system: Optional[SystemScores], args: argparse.Namespace) -> dict[str, Any]:
     """Return the gain of a system (default: ``--system``) over ``--baseline`` and the share of the
     video, as a JSON object."""
-    others = {"text-only": args.text_only, "baseline": args.baseline}
-    named = others if system is not None else {"system": args.system, **others}
-    systems = [_read_system(name, value) for name, value in named.items()]
-    systems = _restrict_to_common_items([system, *systems] if system is not None else systems)
-    # the baseline's figures are often a paper's, without scores by item: they count as exact
-    is_resampled = all(system.by_item is not None for system in systems[:2])
-    samples = SAMPLES if args.bootstrap is None else args.bootstrap
-    gain = video_gain(*(system.figures for system in systems))
+    systems = {
+        "system": system or _read_system("system", args.system),
+        "text-only": _read_system("text-only", args.text_only),
+        "baseline": _read_system("baseline", args.baseline),
+    }
+    ids = [x.ids for x in systems.values() if x.ids is not None]
+    # a share over different items would compare the systems on different videos
+    common = [key for key in ids[0] if all(key in x for x in map(set, ids))] if ids else []
+    if ids and not common:
+        named = " and ".join(x.source for x in systems.values() if x.ids is not None)
+        raise UserError(f"{named}: have no item in common.")
+    for name, one in systems.items():
+        if one.ids is not None:
+            place = {key: i for i, key in enumerate(one.ids)}
+            rows = one.figures[[place[key] for key in common]]
+            systems[name] = SystemScores(one.source, rows, common)
+    first, second, baseline = systems.values()
+    gain = video_gain(first.means, second.means, baseline.means)
     result: dict[str, Any] = {
         "systems": {
-            system.name: {"source": system.source, **dict(zip(METRICS, system.figures))}
-            for system in systems
+            name: {"source": one.source, **dict(zip(METRICS, one.means))}
+            for name, one in systems.items()
         },
         "gain": dict(zip(METRICS, gain.gains)),
         "gain_from_video": dict(zip(METRICS, gain.video_gains)),
@@ -117,20 +124,18 @@ def compute_gain(system: Optional[SystemScores], args: argparse.Namespace) -> di
         "share": gain.share,
         "message": _write_message(gain),
     }
-    sizes = [len(system.by_item) for system in systems if system.by_item is not None]
-    if sizes:
-        result["items"] = sizes[0]  # all are equal after the restriction to common items
-    if gain.share is not None and is_resampled and samples:
-        # [items, metrics], or [metrics] for a baseline without scores by item
-        matrices = [
-            np.array(system.figures if system.by_item is None else list(system.by_item.values()))
-            for system in systems
-        ]
-        result["interval"] = share_interval(*matrices, samples=samples, seed=args.seed)
+    if ids:
+        result["items"] = len(common)
+    samples = SAMPLES if args.bootstrap is None else args.bootstrap
+    # the baseline's figures are often a paper's, without scores by item: they count as exact
+    if gain.share is not None and first.ids and second.ids and samples:
+        result["interval"] = share_interval(
+            *(one.figures for one in (first, second, baseline)), samples=samples, seed=args.seed
+        )
         result["bootstrap"] = {
             "samples": samples,
             "seed": args.seed,
-            "baseline": "exact" if systems[2].by_item is None else "resampled",
+            "baseline": "exact" if baseline.ids is None else "resampled",
         }
     return result
 
@@ -139,57 +144,32 @@ def _read_system(name: str, value: str) -> SystemScores:
     """Read the ROUGE-1, -2 and -L of a system from a file that ``--per-item`` wrote, or from three
     numbers with commas: percent or, if no number is above 1, fractions."""
     try:
-        typed = [float(part) for part in value.split(",")]
+        typed = np.array([float(part) for part in value.split(",")])
     except ValueError:
-        return SystemScores.average(name, value, _read_file(name, value))
+        return _read_file(name, value)
     if len(typed) != len(METRICS) or not all(0 <= figure <= 100 for figure in typed):
         raise UserError(
             f"--{name}: must have {len(METRICS)} figures of 0 to 100, {', '.join(METRICS)}, or be "
             f"a file, but is {value!r}."
         )
     # papers print per cent, --json holds shares; no ROUGE of interest is below one per cent
-    scale = 1 if max(typed) <= 1 else 100
-    return SystemScores(name, value, tuple(figure / scale for figure in typed))
+    return SystemScores(value, typed if typed.max() <= 1 else typed / 100)
 
 
-def _read_file(name: str, path: str) -> dict[str, Figures]:
-    by_item: dict[str, Figures] = {}
-    for where, entry in read_objects(path):
-        try:
-            key, figures = str(entry["id"]), tuple(float(entry[metric]) for metric in METRICS)
-        except (ValueError, TypeError, KeyError):
-            key, figures = "", (math.nan,)
-        # NaN, which JSON of Python may hold, would make every mean NaN; of two joined files, the
-        # share would depend on their order
-        if key in by_item or not all(map(math.isfinite, figures)):
-            raise UserError(
-                f"--{name} {where}: must be one item of what fairseq-mm score --preset how2 writes "
-                "with --per-item, with finite scores, and come once."
-            )
-        by_item[key] = figures
-    if not by_item:
-        raise UserError(f"--{name} {path}: must have scores, but is empty.")
-    return by_item
-
-
-def _restrict_to_common_items(systems: list[SystemScores]) -> list[SystemScores]:
-    """Average the scores of each system over the items that all systems with scores by item have;
-    a share over different items would compare the systems on different videos."""
-    tables = [system.by_item for system in systems if system.by_item is not None]
-    if not tables:
-        return systems
-    common = [key for key in tables[0] if all(key in table for table in tables)]
-    if not common:
-        named = " and ".join(system.source for system in systems if system.by_item is not None)
-        raise UserError(f"{named}: have no item in common.")
-    return [
-        system
-        if system.by_item is None
-        else SystemScores.average(
-            system.name, system.source, {key: system.by_item[key] for key in common}
+def _read_file(name: str, path: str) -> SystemScores:
+    try:
+        entries = [entry for _, entry in read_objects(path)]
+        ids = [str(entry["id"]) for entry in entries]
+        figures = np.array([[float(entry[metric]) for metric in METRICS] for entry in entries])
+    except (TypeError, KeyError):
+        ids, figures = [], np.empty(0)
+    # NaN would make every mean NaN; of two joined files, the share would depend on their order
+    if not ids or len(set(ids)) < len(ids) or not np.isfinite(figures).all():
+        raise UserError(
+            f"--{name} {path}: must be what fairseq-mm score --preset how2 writes with --per-item, "
+            "each item once."
         )
-        for system in systems
-    ]
+    return SystemScores(path, figures, ids)
 
 
 def _write_message(gain: VideoGain) -> str:

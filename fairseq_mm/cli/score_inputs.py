@@ -151,11 +151,14 @@ def read_score_references(
 def _read_records(path: str) -> dict[str, list[str]]:
     texts: dict[str, list[str]] = {}
     for where, entry in read_objects(path):
-        key, references = entry.get("id"), entry.get("references", entry.get("captions"))
-        if not isinstance(key, str) or not isinstance(references, list) or not references:
-            raise UserError(f'{where}: must be {{"id": "...", "references": ["...", ...]}}.')
-        if key in texts:
-            raise UserError(f"{where}: the id {key!r} stands in an earlier line already.")
+        # users' own captions may name the image only
+        key = str(entry.get("id", PurePosixPath(str(entry.get("image"))).name))
+        references = entry.get("references", entry.get("captions"))
+        if not isinstance(references, list) or not references or key in texts:
+            raise UserError(
+                f'{where}: must be {{"id": "...", "references": ["...", ...]}}, and each id must '
+                "come once."
+            )
         texts[key] = list(map(str, references))
     return texts
 

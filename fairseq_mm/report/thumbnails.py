@@ -1,5 +1,7 @@
 """Converts images to small JPEGs in data URIs."""
 
+from typing import Optional
+
 from PIL import Image
 
 from fairseq_mm.errors import UserError
@@ -28,10 +30,10 @@ class Thumbnails:
     """Thumbnails of the images in folders and archives, looked up by the id of the image; ``side``
     is the maximum length of the longer side in pixels."""
 
-    def __init__(self, inputs: list[str], side: int) -> None:
+    def __init__(self, inputs: Optional[list[str]], side: int) -> None:
         self.side = side
         # ids may be names, stems or paths: it depends on the options with which data was prepared
-        self._by_key = by_any_key(list_images(inputs, ids="path"))
+        self._by_key = by_any_key(list_images(inputs, ids="path") if inputs else ())
 
     def __contains__(self, key: str) -> bool:
         return key in self._by_key

@@ -121,7 +121,7 @@ def test_images_that_are_not_cocos_are_refused_before_the_work(caption, images, 
     out = tmp_path / "results.json"
     status, lines, err = caption(*images, "--submission", out)
     assert (status, lines, err.count("\n")) == (2, [], 1)
-    assert "--submission: image ids must be COCO's, such as COCO_val2014_000000391895.jpg" in err
+    assert "and an id of COCO such as COCO_val2014_000000391895.jpg or 391895, but " in err
     assert not out.exists()
 
 

@@ -18,7 +18,7 @@ def test_the_papers_share():
 
 def test_no_gain_in_one_measure_has_no_share():
     found = video_gain((0.3, 0.5), (0.2, 0.4), (0.1, 0.5))
-    assert found.shares == (pytest.approx(0.5), None)
+    assert found.shares == [pytest.approx(0.5), None]
     assert found.share is None
 
 
