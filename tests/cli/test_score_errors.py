@@ -34,7 +34,7 @@ FILES = {
     "same": '{"id": "12.jpg", "hypothesis": "a"}\n{"id": "12.jpg", "hypothesis": "b"}\n',
     "item": ITEM,
     "items": 2 * ITEM,
-    "nan": ITEM.replace("0.1", "NaN", 1),
+    "infinite": ITEM.replace("0.1", "NaN", 1),
     "lacking": '{"id": "a", "rouge2": 0.1, "rouge_l": 0.1}\n',
     "other item": ITEM.replace("a.jpg", "b.jpg"),
 }
@@ -105,7 +105,7 @@ GAIN = [
     ([*THREE[:4], "--baseline", "lines"], "lines:1: not JSON"),
     *(
         ([*THREE[:4], "--baseline", name], f"--baseline {name}: must be what fairseq-mm score")
-        for name in ("lacking", "nan", "items", "empty")
+        for name in ("lacking", "infinite", "items", "empty")
     ),
     (["--system", "item", "--text-only", "other item", *THREE[4:]], "have no item in common"),
     (THREE[:2], "--system: needs --text-only beside it."),
