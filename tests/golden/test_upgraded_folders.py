@@ -5,8 +5,8 @@ import shutil
 import pytest
 from golden_commands import generate
 from golden_files import DATA
-from invocations import CHECKPOINT, TASKS
-from systems import SYSTEMS
+from invocations import CHECKPOINT
+from systems import SYSTEMS, TASKS
 
 from fairseq_mm.prepare.upgrade import upgrade_folder
 
@@ -19,7 +19,7 @@ def test_generation_is_the_same(root, tmp_path, name):
     shutil.copytree(root / DATA / system.data, folder)
     options = ("--beam", 1, "--sampling", "--sampling-topk", 10, "--seed", 5, "--cpu")
     path = root / system.family / name / CHECKPOINT
-    arguments = ("--task", TASKS[system.kind], "--path", path, "--gen-subset", "valid", *options)
+    arguments = (*TASKS[system.kind].split()[:2], "--path", path, "--gen-subset", "valid", *options)
 
     def sampled():
         lines = generate(folder, *arguments)
