@@ -17,19 +17,16 @@ from argparse import Namespace
 from collections.abc import Callable
 from pathlib import Path
 
+import _caption_data as data
 import numpy as np
 import torch
 import torch.nn.functional as F
-from fairseq import options, tasks
-from fairseq.data import Dictionary, indexed_dataset, iterators
-from fairseq.dataclass.utils import convert_namespace_to_omegaconf
+from _caption_data import FEATURES
+from fairseq.data import iterators
 from fairseq.trainer import Trainer
 from torch import Tensor, nn
 
-import fairseq_mm  # noqa: F401 - registers the task and the model
-from fairseq_mm.data.feature_store_writer import FeatureStoreWriter
-
-WORDS, IMAGES, FEATURES, BATCH, LENGTH = 2534, 1200, 1280, 128, 12
+IMAGES, LENGTH = 1200, 12
 
 
 class PlainMRnn(nn.Module):
@@ -64,38 +61,21 @@ class PlainMRnn(nn.Module):
 
 
 def write_data(folder: Path) -> None:
-    generator = np.random.default_rng(1)
-    dictionary = Dictionary()
-    for i in range(WORDS):
-        dictionary.add_symbol(f"word{i}")
-    dictionary.save(str(folder / "dict.txt"))
-    for split, count in (("train", IMAGES * 5), ("valid", 50)):
-        path = str(folder / split)
-        builder = indexed_dataset.make_builder(f"{path}.bin", "mmap", vocab_size=len(dictionary))
-        for _ in range(count):
-            length = int(np.clip(generator.normal(10.8, 3.7), 4, 30))
-            words = generator.integers(4, len(dictionary), size=length).tolist()
-            builder.add_item(torch.tensor([*words, dictionary.eos()]).int())
-        builder.finalize(f"{path}.idx")
-        keys = (f"{i % IMAGES}\n" for i in range(count))
-        (folder / f"{split}.visual_ids").write_text("".join(keys))
-    with FeatureStoreWriter(folder / "features.h5", dim=FEATURES, attributes={}) as writer:
-        for i in range(IMAGES):
-            writer.append(str(i), np.abs(generator.normal(size=(1, FEATURES))).astype(np.float16))
-        writer.finish()
+    data.write_data(folder, IMAGES, lambda x: np.clip(x.normal(10.8, 3.7), 4, 30))
 
 
 def build_trainer(folder: Path, save_dir: Path, *others: str) -> Trainer:
-    arguments = [str(folder), "--task", "multimodal_captioning", "--arch", "m_rnn", "--cpu"]
-    arguments += ["--criterion", "cross_entropy", "--optimizer", "adam", "--lr", "0.001"]
-    arguments += ["--batch-size", str(BATCH), "--clip-norm", "5", "--save-dir", str(save_dir)]
-    arguments += others
-    args = options.parse_args_and_arch(options.get_training_parser(), arguments)
-    cfg = convert_namespace_to_omegaconf(args)
-    task = tasks.setup_task(cfg.task)
-    task.load_dataset("train", combine=True, epoch=1)
-    task.load_dataset("valid", combine=False, epoch=1)
-    return Trainer(cfg, task, task.build_model(cfg.model), task.build_criterion(cfg.criterion))
+    arguments = [
+        "--arch",
+        "m_rnn",
+        "--criterion",
+        "cross_entropy",
+        "--lr",
+        "0.001",
+        "--clip-norm",
+        "5",
+    ]
+    return data.build_trainer(folder, save_dir, *arguments, *others)
 
 
 def timed_by_fairseq(

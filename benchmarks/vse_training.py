@@ -11,23 +11,19 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import _caption_data as data
 import numpy as np
 import torch
 import torch.nn.functional as F
-from fairseq import options, tasks
-from fairseq.data import Dictionary, indexed_dataset, iterators
-from fairseq.dataclass.utils import convert_namespace_to_omegaconf
+from fairseq.data import iterators
 from fairseq.logging import metrics
 from fairseq.trainer import Trainer
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
-import fairseq_mm  # noqa: F401 - registers the task and the models
-from fairseq_mm.data.feature_store_writer import FeatureStoreWriter
 from fairseq_mm.models.vse import PeepholeLSTM
 
 ARCHS = ("vse_gru", "vse_lstm", "vse_bow")
-WORDS, FEATURES, SENTENCES_PER_IMAGE = 2534, 1280, 5
 SHORTEST, LONGEST = 8, 14
 MARGIN, RATE, CLIP = 0.2, 2e-4, 2.0
 
@@ -107,42 +103,14 @@ def collate_pairs(pairs: list[tuple[Tensor, Tensor, int]]) -> tuple[Tensor, ...]
 
 
 def write_data(folder: Path, captions: int) -> None:
-    generator = np.random.default_rng(1)
-    dictionary = Dictionary()
-    for i in range(WORDS):
-        dictionary.add_symbol(f"word{i}")
-    dictionary.save(str(folder / "dict.txt"))
-    images = captions // SENTENCES_PER_IMAGE
-    for split, count in (("train", captions), ("valid", 50)):
-        path = str(folder / split)
-        builder = indexed_dataset.make_builder(f"{path}.bin", "mmap", vocab_size=len(dictionary))
-        for _ in range(count):
-            length = generator.integers(SHORTEST, LONGEST + 1)
-            words = generator.integers(4, len(dictionary), size=length).tolist()
-            builder.add_item(torch.tensor([*words, dictionary.eos()]).int())
-        builder.finalize(f"{path}.idx")
-        keys = (f"{i % images}\n" for i in range(count))
-        (folder / f"{split}.visual_ids").write_text("".join(keys))
-    with FeatureStoreWriter(folder / "features.h5", dim=FEATURES, attributes={}) as writer:
-        for i in range(images):
-            writer.append(str(i), np.abs(generator.normal(size=(1, FEATURES))).astype(np.float16))
-        writer.finish()
+    images = captions // data.CAPTIONS_PER_IMAGE
+    data.write_data(folder, images, lambda x: x.integers(SHORTEST, LONGEST + 1))
 
 
 def build_trainer(folder: Path, save_dir: Path, arch: str) -> Trainer:
-    arguments = [str(folder), "--task", "multimodal_captioning", "--arch", arch, "--cpu"]
-    arguments += ["--criterion", "pairwise_ranking", "--negatives", "sum"]
-    arguments += ["--optimizer", "adam", "--lr", str(RATE), "--clip-norm", str(CLIP)]
-    arguments += ["--batch-size", "128", "--num-workers", "0"]
-    arguments += ["--save-dir", str(save_dir)]
-    parsed = options.parse_args_and_arch(options.get_training_parser(), arguments)
-    cfg = convert_namespace_to_omegaconf(parsed)
-    torch.manual_seed(cfg.common.seed)
-    task = tasks.setup_task(cfg.task)
-    model, criterion = task.build_model(cfg.model), task.build_criterion(cfg.criterion)
-    task.load_dataset("train", combine=True, epoch=1)
-    task.load_dataset("valid", combine=False, epoch=1)
-    return Trainer(cfg, task, model, criterion)
+    arguments = ["--arch", arch, "--criterion", "pairwise_ranking", "--negatives", "sum"]
+    arguments += ["--lr", str(RATE), "--clip-norm", str(CLIP), "--num-workers", "0"]
+    return data.build_trainer(folder, save_dir, *arguments)
 
 
 def batches_of(trainer: Trainer) -> Iterator[list[dict[str, Any]]]:
