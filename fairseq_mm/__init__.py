@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from fairseq_mm.inference.generator import Generator
     from fairseq_mm.inference.structured_captioner import StructuredCaptioner
 
-__version__ = "0.2.0"
+__version__ = "0.3.0"
 
 
 def register() -> None:

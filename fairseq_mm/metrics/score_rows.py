@@ -34,7 +34,7 @@ def count_label(references: Sequence[Sequence[object]]) -> str:
 
 def signature(metric: str, **properties: object) -> str:
     """Return a string that says how a score was computed, like sacreBLEU's, such as
-    ``bleu|refs:5|tok:ptb|case:lc|version:fairseq_mm-0.2.0``. Properties that are None are left out.
+    ``bleu|refs:5|tok:ptb|case:lc|version:fairseq_mm-0.3.0``. Properties that are None are left out.
     """
     parts = [f"{name}:{value}" for name, value in properties.items() if value is not None]
     # with the version, since a tokenizer or metric may change between versions

@@ -12,6 +12,7 @@ from parsers import FAIRSEQ_PARSERS, parse_program
 from toy_data import PACKAGE
 from toy_hydra import composed_config
 
+from fairseq_mm import __version__
 from fairseq_mm.generation.config import GenerationConfig
 
 EXAMPLES = ROOT / "examples"
@@ -99,3 +100,11 @@ def test_every_option_of_generation_is_documented():
     fields = {field.name for field in dataclasses.fields(GenerationConfig)}
     fields -= {"constraints", "max_len_a"}
     assert [name for name in sorted(fields) if f"`{name}`" not in page] == []
+
+
+def test_the_version_and_its_date_agree():
+    changelog = (ROOT / "CHANGELOG.md").read_text("utf-8")
+    version, date = re.search(r"^## (\S+) - (\S+)$", changelog, re.M).groups()
+    assert version == __version__
+    citation = (ROOT / "CITATION.cff").read_text("utf-8")
+    assert f"\nversion: {version}\ndate-released: {date}\n" in citation

@@ -134,7 +134,7 @@ tell ids: visual_story
     tell {images}/valid1_0.jpg {images}/valid1_1.jpg {images}/valid1_2.jpg {images}/valid1_3.jpg
         {images}/valid1_4.jpg --weights {weights} {length}
 tell systems: glac
-    tell {data} --split valid {length} --limit 2
+    tell-compared {data} --split valid {length} --limit 2
         --compare G={model} XL={root}/stories/transtory_xl
 python stories of images: visual_story
 ~python story of image files: glac_images
@@ -157,7 +157,7 @@ tell prompts beam: story [conv_story_gated conv_story_wp]
 ~tell made-up prompts: conv_story_fusion
     tell --prompt-model {root}/prompts/gcnn_lm_self_att --n 3 --min-len 12 --max-len-b 12 --seed 3
 ~make up prompts: gcnn_lm gcnn_lm_self_att
-    make-up --prompt-model {model} --prompts-only --n 4 --seed 3
+    tell-prompts --prompt-model {model} --prompts-only --n 4 --seed 3
 tell without prompts: gcnn_lm_stories [gcnn_lm_stories]
     tell --min-len 20 --max-len-b 20 --preset greedy
 ~tell without prompts sampling: gcnn_lm_stories
@@ -279,12 +279,14 @@ convert/stories:
 ~extract/grid:
     extract {images} --model squeezenet1_1 --weights {weights} --size 33 --grid --ids stem
 """
-_JSONL = "--checkpoint {model} {dictionaries} --device cpu --jsonl --output {out}/o.jsonl"
+_OUTPUT = "--device cpu --jsonl --output {out}/o.jsonl"
+_JSONL = f"--checkpoint {{model}} {{dictionaries}} {_OUTPUT}"
 OPTIONS = {
     "caption": _JSONL,
     "tell": _JSONL,
     "summarize": _JSONL,
-    "make-up": "--device cpu --jsonl --output {out}/o.jsonl",
+    "tell-compared": _OUTPUT,
+    "tell-prompts": _OUTPUT,
     "rank": "--checkpoint {checkpoint} --device cpu",
     "embed": "--checkpoint {model} --device cpu",
     "retrieve nearest": "--store {out}/v.h5 --checkpoint {model} --device cpu --top 4 --jsonl",
@@ -508,7 +510,8 @@ def _converted(case: Case, printed: Printed) -> Records:
 
 READERS: dict[str, Callable[[Case, Printed], Records]] = {
     **dict.fromkeys(("caption", "tell", "summarize", "retrieve prompts"), _generated),
-    "make-up": lambda case, printed: case.jsonl("hypothesis=prompt tokens score words"),
+    "tell-compared": _generated,
+    "tell-prompts": lambda case, printed: case.jsonl("hypothesis=prompt tokens score words"),
     "rank": _ranked,
     "embed": lambda case, printed: records.of_store(next(case.out.glob("*.h5"))),
     "retrieve nearest": _nearest,
@@ -529,8 +532,7 @@ def _run_command(case: Case, command: str) -> Records:
             return action(case, command)
     name = next(name for name in READERS if f"{command} ".startswith(f"{name} "))
     arguments = command[len(name) :]
-    program = "tell" if name == "make-up" else name
-    printed = case.mm(f"{program} {arguments} {OPTIONS.get(name, '')}")
+    printed = case.mm(f"{name.partition('-')[0]} {arguments} {OPTIONS.get(name, '')}")
     return READERS[name](case, printed)
 
 
