@@ -71,12 +71,8 @@ _EXAMPLES = """\
 
 # Removed name -> what to use instead. A name is a subcommand ("demo"), an action or a choice
 # ("convert bart"), an option ("tell --raw", or "--raw" for all subcommands), or the prefix of a
-# value with its colon ("hf:").
+# value with its colon ("open_clip:").
 GONE = {
-    **dict.fromkeys(
-        ("doctor --accept-changes", "doctor --repair"),
-        "the folder as it is: prepare.json records no digests",
-    ),
     "prepare vist --verify": "--features of `fairseq-mm extract`, which names unreadable images",
     "--no-binarize": "the folder with its text/: fairseq-preprocess takes seconds",
     "--skip-empty": "data without texts that have no word",
@@ -90,7 +86,6 @@ GONE = {
         ("--subwords", "--gpt2-encoder-json", "--gpt2-vocab-bpe", "--sentencepiece-model"),
         "--pretrained FOLDER, which has the model's dictionary and subwords",
     ),
-    "completion": "the shell's own completion of file names, and --help for options",
     "caption --candidate-batch-size": "--candidates, fewer of which need less memory",
     "caption --list": "`fairseq-mm generate FILE.jsonl`",
     "summarize --transcripts": "--transcript, once for each video",
@@ -100,16 +95,13 @@ GONE = {
     ),
     "summarize --ids": 'an "id" in each line of FILE.jsonl',
     "tell --ids": "the ids as inputs: `tell ID ID ID ID ID --features STORE`",
-    "tell --other-prompts": "more inputs, which --best-by ranking compares with",
     "tell --first-id": "another --seed",
     "tell --prompt-temperature": "the default, 1, as published",
     "tell --prompt-topk": "the default, 10, as published",
     "tell --raw": "--jsonl, whose records have the tokens",
-    "tell --sequences": "`fairseq-mm generate FILE.jsonl`",
     "tell --truncate-prompt": "shorter prompts",
     "demo": "`make demo`, or `python examples/demo/run_demo.py`, in a clone of the repository",
     "convert --to": "`fairseq-mm export`, or the folder that was converted",
-    "frequencies": "`fairseq-train --criterion self_critical`, which counts them itself",
     "gain": "`fairseq-mm score --system FILE --text-only FILE --baseline FILE`",
     **dict.fromkeys(
         ("inspect --generate", "inspect --story"),
@@ -121,7 +113,6 @@ GONE = {
     ),
     "inspect --side": "a split whose target side is the text",
     "study": "`python examples/human_evaluation/study.py`, in a clone of the repository",
-    "extract --decode-on": "--workers",
     "extract --except": "FILE.jsonl with the new images, then `fairseq-mm store merge`",
     **dict.fromkeys(("extract --list", "extract --root"), 'FILE.jsonl with lines {"image": PATH}'),
     "extract --interpolation": "the network's own interpolation",
@@ -129,7 +120,6 @@ GONE = {
         ("extract --keep-damaged", "summarize --keep-damaged"),
         "a repaired copy of the video (`ffmpeg -i IN -c copy OUT.mkv`)",
     ),
-    "hf:": "`--model timm:NAME` (CLIP, SigLIP, DINO, ...)",
     "open_clip:": "`--model timm:NAME` (CLIP, SigLIP, DINO, ...)",
     **dict.fromkeys(
         ("rank --all-pairs", "rank --block-rows", "rank --batch-tokens", "rank --folds"),
@@ -145,12 +135,8 @@ GONE = {
     "store convert --pool": "`fairseq-mm extract` without --grid",
     "report --training-log": "tensorboard (fairseq-train --tensorboard-logdir)",
     "report --result": "--metrics, which computes the scores",
-    "report --figures": "the table of differences on the page",
     "report --side": "the default, 224",
     "score --no-meteor-norm": "--preset vist, which has no normalisation",
-    "score --mauve-model": "--metrics bertscore, with --bert-model FOLDER",
-    "index --rebuild": "it without --rebuild after you have deleted the index",
-    "serve --token-file": "--auth-file FILE with lines NAME:PASSWORD",
 }
 
 # subcommands that look for their checkpoint: `doctor` lists a missing one among other problems,
