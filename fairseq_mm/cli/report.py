@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Optional
 
 from fairseq_mm.cli import arguments
 from fairseq_mm.cli.arguments import REPEATED, Rows
+from fairseq_mm.cli.records import counted
 from fairseq_mm.errors import UserError
 from fairseq_mm.generation.defaults import SEED
 
@@ -148,7 +149,7 @@ def run(args: argparse.Namespace) -> None:
     subtitle = f"{len(systems[0].texts):,} of {total:,} items have a hypothesis"
     write_page(args.output, render_page(title, sections, subtitle=subtitle))
     print(
-        f"wrote {args.output}: {len(items):,} items, "
+        f"wrote {args.output}: {counted(len(items), 'item')}, "
         f"{os.path.getsize(args.output) / 1000:,.0f} kB"
         + (f"; {len(missing):,} images not found, the first is {missing[0]}" if missing else "")
     )
