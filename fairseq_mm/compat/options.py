@@ -16,14 +16,15 @@ def option(default: Any, help: str, **limits: Any) -> Any:
 
     Args:
         **limits: Limits that :func:`check_sizes` checks: the numbers ``least``, ``above``,
-            ``below`` and ``multiple``, and ``divides``, the name of the field that the value must
-            divide, unless the value is 0.
+            ``below`` and ``multiple``; ``divides``, the name of the field that the value must
+            divide, unless the value is 0; and ``needs``, another field (``name``), or its value
+            (``name=value``), that must be given with a value other than the default.
     """
     return field(default=default, metadata={"help": help, **limits})
 
 
 def check_sizes(config: type, cfg: Any) -> None:
-    """Check the options of a model that are numbers.
+    """Check the options of a model, a task, a criterion or an optimizer.
 
     Sizes and counts must be 1 or more and dropout probabilities 0 or more and below 1, unless
     :func:`option` declares other limits.
@@ -34,7 +35,15 @@ def check_sizes(config: type, cfg: Any) -> None:
             older than an option, and have others.
     """
     for name, declared in config.__dataclass_fields__.items():  # type: ignore[attr-defined]
-        value, limits = getattr(cfg, name, None), declared.metadata
+        # values of other groups of options, which a checkpoint's config may lack
+        if str(declared.default).startswith("${") and not declared.metadata:
+            continue
+        value, limits = getattr(cfg, name, declared.default), declared.metadata
+        needed, _, expected = limits.get("needs", "").partition("=")
+        if needed and str(value) != str(declared.default):
+            given = getattr(cfg, needed, None)
+            if not given or (expected and str(given) != expected):
+                raise UserError(f"{_flag(name)} needs {_flag(needed)} {expected}".rstrip() + ".")
         if type(value) not in (int, float):
             continue
         least = 0 if name.endswith("dropout") else 1 if name.endswith(_SIZES) else -math.inf

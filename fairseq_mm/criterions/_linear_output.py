@@ -40,12 +40,13 @@ class _Watched(Tensor):
         cls, func: Any, types: Any, args: tuple = (), kwargs: Optional[dict] = None
     ) -> Any:
         if func is F.linear:
-            input, weight, bias = _linear_arguments(*args, **(kwargs or {}))
+            given = {**dict(zip(("input", "weight", "bias"), args)), **(kwargs or {})}
+            input, weight = given["input"], given["weight"]
             if isinstance(input, cls) and input.is_features:
                 # Empty memory: nobody reads the values, but code after the product may ask for the
                 # shape.
                 result = weight.new_empty(*input.shape[:-1], len(weight)).as_subclass(cls)
-                result.linear = Linear(weight, bias)
+                result.linear = Linear(weight, given.get("bias"))
                 return result
         return super().__torch_function__(func, types, args, kwargs)
 
@@ -67,12 +68,6 @@ def _watch(output_layer: Callable[..., Any], features: Tensor) -> Optional[Linea
     # Operations in place leave the record on the tensor; only its version shows them.
     changed = watched._version > before or result._version > 0
     return None if changed else result.linear
-
-
-def _linear_arguments(
-    input: Tensor, weight: Tensor, bias: Optional[Tensor] = None
-) -> tuple[Tensor, Tensor, Optional[Tensor]]:
-    return input, weight, bias
 
 
 def unwrap(model: nn.Module, criterion: str, *, generates: bool = False) -> BaseFairseqModel:

@@ -103,14 +103,18 @@ class PairwiseRankingConfig(FairseqDataclass):
         0.2,
         "With --loss ranking: margin by which a pair must score higher than its negatives.",
         above=0,
+        needs="loss=ranking",
     )
     loss_temperature: float = option(
         0.1,
         "With --loss info_nce: temperature, by which the scores (cosines) are divided.",
         above=0,
+        needs="loss=info_nce",
     )
     learn_temperature: bool = option(
-        False, "With --loss info_nce: train the temperature, from --loss-temperature on."
+        False,
+        "With --loss info_nce: train the temperature, from --loss-temperature on.",
+        needs="loss=info_nce",
     )
     negatives: Negatives = option(
         "sum",
@@ -125,6 +129,7 @@ class PairwiseRankingConfig(FairseqDataclass):
         "With --negatives max: number of updates at the start of training that still "
         "use --negatives sum.",
         least=0,
+        needs="negatives=max",
     )
     same_image_negatives: bool = option(
         False,
@@ -153,38 +158,20 @@ class PairwiseRankingCriterion(FairseqCriterion):
         self.loss = str(loss)
         self.margin = margin
         self.loss_temperature = loss_temperature
+        self.learn_temperature = learn_temperature
         self.negatives = str(negatives)
         self.num_negatives = num_negatives
         self.sum_updates = sum_updates
         self.same_image_negatives = same_image_negatives
         self.collapse = CollapseWatch()
-        self._check(learn_temperature)
+        check_sizes(PairwiseRankingConfig, self)
+        if self.loss == "info_nce" and self.negatives == "max":
+            raise UserError("--negatives max needs --loss ranking.")
         self.log_temperature: Optional[nn.Parameter] = None
         if learn_temperature:
             # Its logarithm, so that a step changes it by a factor and it stays positive. A row of
             # one number, because fairseq's legacy_ddp fails for scalars.
             self.log_temperature = nn.Parameter(torch.tensor([math.log(loss_temperature)]))
-
-    def _check(self, learns: bool) -> None:
-        """Raise UserError if a value is out of range, or an option is of another loss."""
-        check_sizes(PairwiseRankingConfig, self)
-        defaults = PairwiseRankingConfig()
-        is_nce, temperature = self.loss == "info_nce", self.loss_temperature
-        is_other = temperature != defaults.loss_temperature
-        for is_wrong, message in (
-            (self.sum_updates and self.negatives != "max", "sum-updates is for --negatives max"),
-            (is_other and not is_nce, "loss-temperature is for --loss info_nce"),
-            (learns and not is_nce, "learn-temperature is for --loss info_nce"),
-            (self.margin != defaults.margin and is_nce, "margin is for --loss ranking"),
-            (self.negatives == "max" and is_nce, "negatives max is for --loss ranking"),
-            (
-                learns and temperature < LEAST_LEARNT_TEMPERATURE,
-                f"loss-temperature must be {LEAST_LEARNT_TEMPERATURE} or more with "
-                "--learn-temperature",
-            ),
-        ):
-            if is_wrong:
-                raise UserError(f"--{message}.")
 
     def forward(
         self, model: nn.Module, sample: dict[str, Any], reduce: bool = True

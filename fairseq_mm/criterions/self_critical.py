@@ -136,11 +136,6 @@ class SelfCriticalCriterion(CrossEntropyCriterion):
             raise UserError(
                 f"{_NAME}: --task {task.cfg._name} does not sample; use a task of ours."
             )
-        if getattr(task.cfg, "compile", False):
-            raise UserError(
-                f"--compile: does not go with {_NAME}, which replaces the model's forward pass at "
-                "each update, so that it would be compiled again. Train without --compile."
-            )
         self.weights = read_rewards(rewards)
         self.baseline = str(baseline)
         least = 2 if self.baseline == "samples" else 1

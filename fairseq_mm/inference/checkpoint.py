@@ -313,8 +313,10 @@ class Checkpoint:
         if self.has_provenance:
             try:
                 provenance = decode_provenance(self.weights[STATE_KEY])
-            except UserError as error:
-                raise self._named(error) from None
+            except (ValueError, RecursionError) as error:
+                raise UserError(
+                    f"{self.path}: its record of the training data cannot be read: {error}."
+                ) from None
             except KeyError:
                 raise self._no_dictionary() from None
             # people read config.json, and the model is built from the weights

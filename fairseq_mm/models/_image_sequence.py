@@ -8,7 +8,6 @@ from fairseq.dataclass import FairseqDataclass
 from torch import Tensor, nn
 
 from fairseq_mm.compat.options import option
-from fairseq_mm.errors import UserError
 from fairseq_mm.models._bases import BatchFirstEncoder, FeatureDecoder, ImageModel
 from fairseq_mm.models._provenance import Provenance
 from fairseq_mm.modules.linear import float32_linear, normal_linear
@@ -158,11 +157,6 @@ class ImageVectors(nn.Module):
         non_local_norm: bool = False,
     ) -> None:
         super().__init__()
-        if non_local and rows_per_image == 1:
-            raise UserError(
-                "a non-local block relates the positions of a grid, but the features have one "
-                "region an image: extract them with --grid, or take --arch glac."
-            )
         self.rows_per_image = rows_per_image
         self.non_local = None
         if non_local:

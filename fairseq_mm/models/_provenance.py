@@ -39,18 +39,13 @@ def encode_json(content: Any) -> Tensor:
 
 
 def decode_json(state: Tensor) -> Any:
-    try:
-        # a tensor of another layout may be far larger than the file that it comes from
-        if not isinstance(state, Tensor) or state.dim() != 1 or not state.is_contiguous():
-            raise ValueError
-        content = json.loads(state.cpu().numpy().astype(np.uint8).tobytes().decode())
-        json.dumps(content, ensure_ascii=False).encode()  # fails for lone surrogates
-        if not isinstance(content, dict):
-            raise ValueError
-    except (ValueError, RecursionError):
-        raise UserError(
-            "what a checkpoint carries of its data must be a JSON object, but is not."
-        ) from None
+    # a tensor of another layout may be far larger than the file that it comes from
+    if not isinstance(state, Tensor) or state.dim() != 1 or not state.is_contiguous():
+        raise ValueError("no row of bytes")
+    content = json.loads(state.cpu().numpy().astype(np.uint8).tobytes().decode())
+    json.dumps(content, ensure_ascii=False).encode()  # fails for lone surrogates
+    if not isinstance(content, dict):
+        raise ValueError("no JSON object")
     return content
 
 
@@ -156,7 +151,10 @@ class Provenance(nn.Module):
         split_by = saved.get("subwords")
         if split_by and self.subwords:
             remedy = ": prepare it with the checkpoint's"
-            names = (_name_subwords(content) for content in (split_by, self.subwords))
+            names = (
+                f"subwords of kind {x.get('kind')!r} (fingerprint {_subwords_fingerprint(x)})"
+                for x in (split_by, self.subwords)
+            )
             compared.append((*names, "the data folder has", remedy))
         for key, trained in saved["extractor"].items():
             if key in self.extractor and key not in _NOTES:
@@ -199,12 +197,6 @@ def _name_dim(dim: int) -> str:
     return f"{dim}-dimensional features" if dim else "no features"
 
 
-def _name_subwords(content: dict[str, Any]) -> str:
-    return (
-        f"subwords of kind {content.get('kind')!r} (fingerprint {_subwords_fingerprint(content)})"
-    )
-
-
 def _subwords_fingerprint(content: dict[str, Any]) -> str:
     return content.get("fingerprint") or fingerprint([json.dumps(content, sort_keys=True)])
 
@@ -227,12 +219,11 @@ def decode_provenance(state: Tensor) -> dict[str, Any]:
         value = content.get(name)
         if value is None and name in ("words", "extractor", "feature_dim"):
             raise KeyError(name)
-        is_right = value is None or (type(value) is kind and not (kind is int and value < 0))
+        is_right = value is None or (
+            type(value) is kind and not (isinstance(value, int) and value < 0)
+        )
         if not is_right or (kind is list and not all(isinstance(x, str) for x in value or ())):
-            raise UserError(
-                f"what the checkpoint carries of its data: `{name}` must be {_NAMES[kind]}, but is "
-                f"{repr(value)[:100]}."
-            )
+            raise ValueError(f"`{name}` must be {_NAMES[kind]}, but is {repr(value)[:100]}")
     return content
 
 

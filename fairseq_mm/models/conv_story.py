@@ -42,8 +42,10 @@ Differs from the released code (fairseq's ``fconv_self_att_wp``):
 - ``fairseq-mm convert`` converts checkpoints of the released code, with or without fusion.
 """
 
+import contextlib
 import os
 from argparse import Namespace
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Optional
 
@@ -54,6 +56,7 @@ from omegaconf import II
 from torch import Tensor, nn
 
 from fairseq_mm.compat.literals import parse_literal
+from fairseq_mm.compat.loading import named_failures
 from fairseq_mm.compat.model_folders import is_model_folder, load_checkpoint
 from fairseq_mm.compat.options import option
 from fairseq_mm.errors import UserError
@@ -114,9 +117,15 @@ class ConvStoryConfig(FairseqDataclass):
     encoder_attention: str = option("False", "Option of fairseq's fconv_self_att; must be False.")
     encoder_attention_nheads: int = option(1, "Option of fairseq's fconv_self_att; must be 1.")
     project_input: str = option("True", "Option of fairseq's fconv_self_att; must be True.")
-    pretrained: str = option("False", "Train on top of a pretrained model, which stays frozen.")
+    pretrained: str = option(
+        "False",
+        "Train on top of a pretrained model, which stays frozen.",
+        needs="pretrained_checkpoint",
+    )
     pretrained_checkpoint: str = option(
-        "", "Checkpoint of the pretrained model; it is read only in training."
+        "",
+        "Checkpoint of the pretrained model; it is read only in training.",
+        needs="pretrained=True",
     )
     frozen_dropout: bool = option(
         False, "Keep the frozen model's dropout on in training, as fairseq's fconv_self_att does."
@@ -136,56 +145,46 @@ class ConvStoryConfig(FairseqDataclass):
 
 
 _LAYERS = "a list of (channels, width), such as '[(512, 4)] * 4 + [(768, 4)] * 2'"
-_FLAGS = "True, False or a list of them, such as '[True] + [False] * 5'"
 
 
 def parse_layers(text: str, option: str) -> list[tuple[int, int]]:
     """Parse the value of an option as a list of layers, pairs ``(channels, kernel width)``."""
-    layers = _parse(text, option, _LAYERS)
+
     # type() and not isinstance(), because True is an int. The bound refuses sizes that would
     # exhaust the memory.
-    if (
-        not isinstance(layers, list)
-        or not layers
-        or not all(
-            isinstance(layer, tuple)
-            and len(layer) == 2
-            and all(type(x) is int and 0 < x < 2**20 for x in layer)
-            for layer in layers
-        )
-    ):
-        raise _error(text, option, _LAYERS)
-    return layers
+    def is_layer(x: Any) -> bool:
+        return type(x) is tuple and len(x) == 2 and all(type(n) is int and 0 < n < 2**20 for n in x)
+
+    return _parse(
+        text, option, _LAYERS, lambda x: type(x) is list and len(x) > 0 and all(map(is_layer, x))
+    )
 
 
 def parse_flags(text: str, option: str, num_layers: int) -> list[bool]:
     """Parse True, False or a list of flags, the value of an option, as one flag per layer."""
-    flags = _parse(str(text), option, _FLAGS)
-    if isinstance(flags, bool):
-        return [flags] * num_layers
-    if not isinstance(flags, list) or not all(isinstance(flag, bool) for flag in flags):
-        raise _error(text, option, _FLAGS)
-    if len(flags) != num_layers:
-        raise _error(text, option, f"a list of one entry for each of the {num_layers} layers")
-    return flags
+    flags = _parse(
+        str(text),
+        option,
+        f"True, False or a list of them for each of the {num_layers} layers, such as "
+        "'[True] + [False] * 5'",
+        lambda x: (
+            type(x) is bool
+            or (type(x) is list and len(x) == num_layers and all(type(flag) is bool for flag in x))
+        ),
+    )
+    return [flags] * num_layers if type(flags) is bool else flags
 
 
 def parse_flag(text: str, option: str) -> bool:
-    flag = _parse(str(text), option, "True or False")
-    if not isinstance(flag, bool):
-        raise _error(text, option, "True or False")
-    return flag
+    return _parse(str(text), option, "True or False", lambda x: type(x) is bool)
 
 
-def _parse(text: str, option: str, expected: str) -> Any:
-    try:
-        return parse_literal(text)
-    except ValueError:
-        raise _error(text, option, expected) from None
-
-
-def _error(text: str, option: str, expected: str) -> UserError:
-    return UserError(f"{option} must be {expected}, but is {str(text)[:100]!r} instead.")
+def _parse(text: str, option: str, expected: str, is_right: Callable[[Any], bool]) -> Any:
+    with contextlib.suppress(ValueError):
+        value = parse_literal(text)
+        if is_right(value):
+            return value
+    raise UserError(f"{option} must be {expected}, but is {str(text)[:100]!r} instead.")
 
 
 # fairseq's moving average of weights skips names that contain "version"
@@ -219,7 +218,7 @@ def build_parts(options: Any, source_dictionary: Any, target_dictionary: Any) ->
     if options.encoder_embed_dim != options.decoder_embed_dim:
         raise UserError(
             f"--encoder-embed-dim ({options.encoder_embed_dim}) and --decoder-embed-dim "
-            f"({options.decoder_embed_dim}) must be equal: the decoder's attention joins the two."
+            f"({options.decoder_embed_dim}) must be equal."
         )
     trunk = build_trunk(options, target_dictionary)
     attending = sum(layer.source_attention is not None for layer in trunk.layers)
@@ -288,16 +287,10 @@ def load_pretrained(file: str, model_class: type, provenance: Provenance) -> dic
     ``provenance``. Returns a dict with ``options``, the result of :func:`part_options`, and
     ``model``, the state dict.
     """
-    try:
+    with named_failures(file, "is no fairseq checkpoint"):
         state = load_checkpoint(file)
         cfg = state["cfg"]["model"]
         arch = cfg._name  # fairseq's older models leave a Namespace here
-    except UserError:
-        raise
-    except Exception as error:  # torch and fairseq raise nearly anything on other files
-        lines = str(error).strip().splitlines()
-        reason = f"{type(error).__name__}: {lines[0][:200] if lines else ''}"
-        raise UserError(f"is no fairseq checkpoint ({reason})") from None
     is_story_model = ARCH_MODEL_REGISTRY.get(arch) is model_class and STATE_KEY in state["model"]
     if not is_story_model or FROZEN_STATE_KEY in state["model"]:
         hint = ", a fusion model itself" if is_story_model else ""
@@ -366,15 +359,7 @@ class ConvStoryModel(LoadStateDictMixin, FairseqEncoderDecoderModel):
     def build_model(cls, cfg: Any, task: Any) -> "ConvStoryModel":
         _check_fixed_options(cfg)
         is_fusion = parse_flag(cfg.pretrained, "--pretrained")
-        path = cfg.pretrained_checkpoint or ""
-        # One option without the other is a mistake: the path would be ignored without a message.
-        if bool(path) != is_fusion:
-            raise UserError(
-                "--pretrained True needs --pretrained-checkpoint PATH, the trained model."
-                if is_fusion
-                else f"--pretrained-checkpoint {path}: does nothing without --pretrained True or "
-                "--arch conv_story_fusion."
-            )
+        path = cfg.pretrained_checkpoint
         dictionaries = task.source_dictionary, task.target_dictionary
         provenance = Provenance.of_task(task, has_source=True)
         if is_fusion:

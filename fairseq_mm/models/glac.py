@@ -57,7 +57,6 @@ from fairseq.models import register_model
 from torch import Tensor, nn
 
 from fairseq_mm.compat.options import option
-from fairseq_mm.errors import UserError
 from fairseq_mm.models._bases import FeatureDecoder
 from fairseq_mm.models._image_sequence import (
     GlocalConfig,
@@ -66,6 +65,7 @@ from fairseq_mm.models._image_sequence import (
     StoryModel,
     encoder_output,
 )
+from fairseq_mm.models._pooled_features import check_has_regions
 from fairseq_mm.models._presets import register_presets
 from fairseq_mm.modules.positions import next_positions, select_sentence_vectors, sentence_positions
 from fairseq_mm.modules.recurrent_steps import step_lstm
@@ -281,8 +281,8 @@ class GlacModel(StoryModel):
 
     @classmethod
     def build_model(cls, cfg: GlacConfig, task: Any) -> "GlacModel":
-        if cfg.slices == 1 and cfg.slice_temperature != 1:
-            raise UserError("--slice-temperature must be 1 with --slices 1.")
+        if cfg.non_local:
+            check_has_regions(task, "--non-local")
         images = ImageVectors(
             task.feature_dim,
             cfg.picture_dim,

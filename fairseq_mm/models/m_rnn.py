@@ -73,7 +73,6 @@ from fairseq.models import register_model
 from torch import Tensor, nn
 
 from fairseq_mm.compat.options import option
-from fairseq_mm.errors import UserError
 from fairseq_mm.models._bases import BatchFirstEncoder, FeatureDecoder, ImageModel
 from fairseq_mm.models._pooled_features import (
     FeatureScaling,
@@ -141,6 +140,7 @@ class MRnnConfig(FairseqDataclass):
         "none",
         "What the multimodal layer reads of the image's regions: their mean, or with soft a mean "
         "whose weights depend on the words so far (Xu et al. 2015).",
+        needs="image_input=multimodal",
     )
 
 
@@ -389,10 +389,6 @@ class MRnnModel(ImageModel):
     @classmethod
     def build_model(cls, cfg: MRnnConfig, task: Any) -> "MRnnModel":
         attends = _attends(cfg)
-        if attends and str(cfg.image_input) != "multimodal":
-            raise UserError(
-                f"--attention soft needs --image-input multimodal, but that is {cfg.image_input}."
-            )
         if attends:
             check_has_regions(task, "--attention soft")
         encoder = MRnnEncoder(

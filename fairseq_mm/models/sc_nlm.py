@@ -40,7 +40,6 @@ from fairseq.models import register_model
 from torch import Tensor, nn
 
 from fairseq_mm.compat.options import option
-from fairseq_mm.errors import UserError
 from fairseq_mm.models._bases import BatchFirstEncoder, EncoderDecoderModel
 from fairseq_mm.models._log_bilinear import (
     ContentConfig,
@@ -149,14 +148,9 @@ class ScNlmModel(EncoderDecoderModel):
 
     @classmethod
     def build_model(cls, cfg: ScNlmConfig, task: Any) -> "ScNlmModel":
-        tags = getattr(task, "structure_dictionary", None)
-        if tags is None:
-            raise UserError(
-                "sc_nlm reads structures, but the data has none: tag it with scripts/tag_pos.py."
-            )
-        encoder = ScNlmEncoder(
-            tags, ContentProjection(task.feature_dim, cfg.attribute_dim, cfg), cfg
-        )
+        tags = task.structure_dictionary
+        content = ContentProjection(task.feature_dim, cfg.attribute_dim, cfg)
+        encoder = ScNlmEncoder(tags, content, cfg)
         decoder = FactoredDecoder(task.target_dictionary, cfg)
         provenance = Provenance(
             list_words(task.target_dictionary),

@@ -177,15 +177,14 @@ class VgBartModel(LoadStateDictMixin, BARTModel):
     def upgrade_state_dict_named(self, state_dict: dict[str, Tensor], name: str) -> None:
         """Convert weights of a text-only BART, or of stock fairseq, so that they fit this model."""
         own, key = self.state_dict(), "encoder.embed_tokens.weight"
-        if key not in state_dict:
-            raise UserError(f"the checkpoint is of another model than BART: it has no {key}.")
-        num_words, expected = len(state_dict[key]), len(own[key])
+        num_words, expected = len(state_dict.get(key, ())), len(own[key])
         # fairseq's own BART task appends <mask> to the dictionary; BARTModel drops its row.
         has_mask = num_words == expected + 1 and "<mask>" not in self.encoder.dictionary
         # With a record of the data, the comparison of dictionaries gives a better message.
-        if num_words != expected and not has_mask and STATE_KEY not in state_dict:
+        is_compared = num_words > 0 and STATE_KEY in state_dict
+        if num_words != expected and not has_mask and not is_compared:
             raise UserError(
-                f"the checkpoint has embeddings of {num_words} words, but the dictionary has "
+                f"the checkpoint has {num_words} word embeddings of BART, but the dictionary has "
                 f"{expected}: prepare the data with the checkpoint's own dict.txt, and "
                 "--padding-factor 1."
             )

@@ -54,9 +54,6 @@ class AdamParameterGroups(FairseqAdam):
         rates = list(lr) if isinstance(lr, Collection) else [lr]  # one per epoch
         lr = rates[0]
         check_sizes(AdamParameterGroupsConfig, cfg)
-        # Added rates are multiples of the current --lr, which a rate of 0 would not allow.
-        if lr <= 0:
-            raise UserError(f"--lr must be above 0 for two learning rates, but is {lr}.")
         self._added_lr = cfg.added_lr
         self._base_lr = lr
         params = list(params)

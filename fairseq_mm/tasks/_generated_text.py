@@ -19,60 +19,46 @@ from fairseq_mm.errors import UserError
 from fairseq_mm.metrics.bleu import NUM_SUMS, bleu_from_sums, bleu_sums
 from fairseq_mm.metrics.cider import CiderD
 from fairseq_mm.metrics.ptb_tokenizer import ptb_tokenize
-from fairseq_mm.metrics.rouge import rouge_l, rouge_l_f1, rouge_n_f1
+from fairseq_mm.metrics.rouge import rouge_l
+from fairseq_mm.tasks._ranking_validation import FALLING, GROWING
 
 Tokens = Sequence[str]
 # (hypothesis, references) -> score; the score of a split is the mean
 Measure = Callable[[Tokens, Sequence[Tokens]], float]
 
 
-def _best(score_pair: Callable[..., float], **options: Any) -> Measure:
-    """Return a metric: the highest score of the hypothesis with any of its references.
-
-    ``score_pair`` computes the score of the hypothesis with one reference; ``options`` are its
-    keyword arguments.
-    """
-    return lambda tokens, references: max(score_pair(tokens, x, **options) for x in references)
-
-
 # BLEU and CIDEr, which are computed for all texts, need corpus counts and are no measures.
 CAPTION_MEASURES: dict[str, Measure] = {"rouge_l": rouge_l}
-SUMMARY_MEASURES: dict[str, Measure] = {
-    "rouge1": _best(rouge_n_f1, n=1),
-    "rouge2": _best(rouge_n_f1, n=2),
-    "rouge_l_f1": _best(rouge_l_f1),
-}
 _BLEU_AND_CIDER = ("bleu1", "bleu2", "bleu3", "bleu4", "cider")
 # fairseq's logs do not print keys that begin with an underscore, but sum them over processes
 _COUNT, _CIDER = "_gen_count", "_gen_cider"
 _BLEU = tuple(f"_gen_bleu_{i}" for i in range(NUM_SUMS))
 
 
-def check_best_checkpoint_metric(cfg: Any, measures: Mapping[str, Measure], texts: str) -> None:
-    """Check ``--best-checkpoint-metric`` of a task that generates text for validation.
-
-    Args:
-        cfg: Config of the task, with the option ``eval_gen``.
-        measures: Metrics that the task computes in addition to BLEU and CIDEr, by name.
-        texts: Name of the generated texts in messages, such as "captions".
-    """
-    metric = getattr(cfg, "best_checkpoint_metric", None) or ""
-    known = (*_BLEU_AND_CIDER, *measures)
-    if metric not in known:
-        # other metrics, such as loss, may come from the criterion: only misspelled ones are refused
-        is_meant = metric.startswith(("bleu", "rouge", "cider"))
-        if is_meant or difflib.get_close_matches(metric, known, n=1, cutoff=0.75):
-            raise UserError(
-                f"--best-checkpoint-metric {metric}: {texts} are scored by {', '.join(known)}."
-            )
-        return
-    if not cfg.eval_gen:
-        raise UserError(f"--best-checkpoint-metric {metric} needs --eval-gen.")
-    if not cfg.maximize_best_checkpoint_metric:
-        raise UserError(
-            f"--best-checkpoint-metric {metric} grows as {texts} get better: without "
-            "--maximize-best-checkpoint-metric the worst checkpoint would be kept."
+def check_best_checkpoint_metric(
+    cfg: Any, measures: Mapping[str, Measure], *, is_ranking: bool = False
+) -> None:
+    """Check that validation logs ``--best-checkpoint-metric``, and that its direction is right."""
+    metric, texts = cfg.best_checkpoint_metric or "", (*_BLEU_AND_CIDER, *measures)
+    growing = GROWING if is_ranking else texts if cfg.eval_gen else ()
+    falling = ("loss", *(FALLING if is_ranking else ()))
+    flag, problem = f"--best-checkpoint-metric {metric}", ""
+    if metric not in (*growing, *falling):
+        # other metrics may come from the criterion: only misspelled ones are refused
+        known = (*texts, *GROWING, *FALLING)
+        if metric.startswith(("bleu", "rouge", "cider")) or difflib.get_close_matches(
+            metric, known, n=1, cutoff=0.75
+        ):
+            hint = "" if growing else "; metrics of generated text need --eval-gen"
+            problem = f"validation logs {', '.join((*growing, *falling))}{hint}"
+    elif (metric in growing) != bool(cfg.maximize_best_checkpoint_metric):
+        side = "with" if metric in growing else "without"
+        problem = (
+            f"must be given {side} --maximize-best-checkpoint-metric, or the worst checkpoint "
+            "would be kept"
         )
+    if problem:
+        raise UserError(f"{flag}: {problem}.")
 
 
 class GeneratedTextScores:

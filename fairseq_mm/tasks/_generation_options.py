@@ -1,7 +1,6 @@
 """Reads generation options, and checks them before fairseq's search starts."""
 
 import dataclasses
-import difflib
 import json
 import math
 import re
@@ -35,45 +34,36 @@ _NO_END = re.compile(r"\d+ < \d+")
 _EXPECTED = {bool: "true or false", int: "a whole number", float: "a number"}
 
 
-def read_generation_options(text: str, name: str) -> dict[str, Any]:
-    """Read generation options from JSON.
-
-    Args:
-        text: JSON object with some of ``SEARCH_OPTIONS``, such as ``{"beam": 3}``.
-        name: Name of the command-line argument, for messages.
-    """
-    try:
-        options = parse_object(text, name)
-    except UserError as error:
-        raise UserError(f"{error} Give a JSON object such as '{{\"beam\": 3}}'.") from None
+def read_generation_options(
+    text: str, name: str, allowed: Sequence[str] = SEARCH_OPTIONS
+) -> dict[str, Any]:
+    """Read generation options from JSON."""
+    options = parse_object(text, name)
     types: dict[str, Any] = {
         field.name: field.type for field in dataclasses.fields(GenerationConfig)
     }
     types["typical_p"] = float  # ours
     for option, value in options.items():
-        if option not in SEARCH_OPTIONS:
-            close = difflib.get_close_matches(option, SEARCH_OPTIONS, n=1)
-            hint = f"; did you mean {close[0]!r}?" if close else "."
-            raise UserError(f"{name}: {option!r} is no option of fairseq's search{hint}")
+        kind = types[option] if option in allowed else None
         # bool is a subclass of int: isinstance would accept {"beam": true}
-        kind = types[option]
         if type(value) is not kind and not (kind is float and type(value) is int):
-            raise UserError(
-                f"{name}: {option} must be {_EXPECTED[kind]}, but is {json.dumps(value)}."
+            problem = (
+                f"must be {_EXPECTED[kind]}, but is {json.dumps(value)}"
+                if kind
+                else (f"is not among the options {', '.join(allowed)}")
             )
-    if options.get("beam", 1) < 1:
-        raise UserError(f"{name}: beam must be 1 or more, but is {options['beam']}.")
+            raise UserError(f"{name}: {option!r} {problem}.")
     return options
 
 
-def check_search(args: Any, *, reads_only_text: bool = False) -> None:
+def check_search(args: Any, *, has_source: bool = False, aligns: bool = False) -> None:
     """Refuse generation options that are out of range, exclude each other, or do not suit the task.
 
     fairseq would ignore some of these options and fail with a traceback for others.
 
     Args:
-        args: Some or all of fairseq's generation options.
-        reads_only_text: True if the model reads neither images nor videos.
+        has_source: True if the models read a source text.
+        aligns: True if the models align the words of a text with words of its source.
     """
     # args of validation has only the options that were given
     given = {name: getattr(args, name, default) for name, default in _DEFAULTS.items()}
@@ -90,8 +80,12 @@ def check_search(args: Any, *, reads_only_text: bool = False) -> None:
     problems = (
         (x.constraints, "--constraints: this task takes none"),
         (
-            x.print_alignment and not reads_only_text,
-            "--print-alignment: there are no source words to align with",
+            x.print_alignment and not aligns,
+            "--print-alignment: the model aligns no words with a source text",
+        ),
+        (
+            x.match_source_len and not has_source,
+            "--match-source-len: the model reads no source text",
         ),
         (x.print_step, f"--print-step: {revises}"),
         (x.retain_iter_history, f"--retain-iter-history: {revises}"),
@@ -120,14 +114,7 @@ def check_search(args: Any, *, reads_only_text: bool = False) -> None:
 def explain_failed_search(
     error: AssertionError, generator: Any, models: Sequence[Any], text: str
 ) -> None:
-    """Raise UserError that explains why fairseq's search failed; return if the reason is unknown.
-
-    Args:
-        error: Error of the search.
-        generator: Sequence generator that raised the error.
-        models: Models of the ensemble.
-        text: Name of a generated text in messages, such as "caption".
-    """
+    """Raise UserError if the reason is known for which fairseq's search failed."""
     problem = ""
     # weights are checked only now, because it reads all of them
     weights = (weight for model in models for weight in model.parameters())

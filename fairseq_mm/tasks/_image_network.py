@@ -8,13 +8,14 @@ forward pass. So fairseq's optimizers, precisions, processes and checkpoints see
 import logging
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Optional
 
 import torch
 from torch import Tensor
 
 from fairseq_mm.compat.image_network import NETWORK_NAME, NETWORK_PREFIX, has_network
+from fairseq_mm.compat.options import option
 from fairseq_mm.errors import UserError
 
 logger = logging.getLogger(__name__)
@@ -24,58 +25,36 @@ logger = logging.getLogger(__name__)
 class PhotoOptions:
     """Options of trainings that include the image network."""
 
-    photos: Optional[str] = field(
-        default=None,
-        metadata={
-            "help": "folder of the images from which features.h5 was extracted: train the "
-            "image network together with the model, and read images in place of features; "
-            "--preload-features keeps their pixels in memory"
-        },
+    photos: Optional[str] = option(
+        None,
+        "folder of the images from which features.h5 was extracted: train the "
+        "image network together with the model, and read images in place of features; "
+        "--preload-features keeps their pixels in memory",
     )
-    image_network: Optional[str] = field(
-        default=None,
-        metadata={
-            "help": "with --photos: weights file of the network that extracted features.h5 "
-            "(fairseq-mm extract --weights); published weights are found without this option"
-        },
+    image_network: Optional[str] = option(
+        None,
+        "with --photos: weights file of the network that extracted features.h5 "
+        "(fairseq-mm extract --weights); published weights are found without this option",
+        needs="photos",
     )
-    network_lr_scale: float = field(
-        default=0.1,
-        metadata={
-            "help": "with --photos: learning rate of the image network as a multiple of --lr; with "
-            "0, the network is not trained"
-        },
+    network_lr_scale: float = option(
+        0.1,
+        "with --photos: learning rate of the image network as a multiple of --lr; with "
+        "0, the network is not trained",
+        least=0,
+        below=math.inf,
+        needs="photos",
     )
-    network_first_layer: Optional[str] = field(
-        default=None,
-        metadata={
-            "help": "with --photos: first module of the image network that is trained, by its name "
-            "in torchvision, such as features.7 of mobilenet_v2 or layer3 of resnet152; the "
-            "modules before it keep their weights (default: train the whole network)"
-        },
+    network_first_layer: Optional[str] = option(
+        None,
+        "with --photos: first module of the image network that is trained, by its name "
+        "in torchvision, such as features.7 of mobilenet_v2 or layer3 of resnet152; the "
+        "modules before it keep their weights (default: train the whole network)",
+        needs="photos",
     )
-    flip_photos: bool = field(
-        default=False,
-        metadata={"help": "with --photos: mirror half of the images in training"},
+    flip_photos: bool = option(
+        False, "with --photos: mirror half of the images in training", needs="photos"
     )
-
-
-def check_photo_options(cfg: Any) -> None:
-    """Check the options of :class:`PhotoOptions`.
-
-    Args:
-        cfg: Config of the task.
-    """
-    if not getattr(cfg, "photos", None):
-        for name, option in PhotoOptions.__dataclass_fields__.items():
-            is_given = getattr(cfg, name, option.default) != option.default
-            if is_given and name != "photos":
-                raise UserError(f"--{name.replace('_', '-')} needs --photos.")
-        return
-    if not 0 <= cfg.network_lr_scale < math.inf:
-        raise UserError(f"--network-lr-scale must be 0 or more, but is {cfg.network_lr_scale}.")
-    if cfg.compile:
-        raise UserError("--photos: does not go with --compile.")
 
 
 class _PixelReader:
@@ -134,10 +113,6 @@ def attach_image_network(model: Any, network: Any) -> None:
 
     The model's class and the class of its encoder are replaced by subclasses. Hooks would not do:
     fairseq's beam search calls ``encoder.forward``, and validation calls ``embed_images``.
-
-    Args:
-        model: Model whose ``forward`` and encoder read ``features`` and ``padding_mask``.
-        network: Network from pixels to features.
     """
     model.add_module(NETWORK_NAME, network)
     _add_base(model, _PixelModel)
@@ -159,11 +134,6 @@ def step_with_scaled_network(optimizer: Any, parameters: Sequence[Tensor], scale
     A step of Adam, of SGD and of decoupled weight decay is proportional to the learning rate, so a
     fraction of the step is the step of a fraction of the learning rate. This works with every
     optimizer and precision, whose parameter groups differ.
-
-    Args:
-        optimizer: fairseq's optimizer.
-        parameters: Parameters of the model whose step is scaled.
-        scale: Factor.
     """
     changed = find_master_parameters(optimizer, parameters)
     before = [x.detach().clone() for x in changed]

@@ -29,32 +29,6 @@ FALLING = tuple(f"{direction}_medr" for direction in DIRECTIONS)
 _COUNT = "_ranking_count"
 
 
-def check_best_ranking(cfg: Any, *, is_ranking: bool) -> None:
-    """Check ``--best-checkpoint-metric``; ``is_ranking`` says that the model embeds images and
-    sentences."""
-    metric = getattr(cfg, "best_checkpoint_metric", None) or ""
-    chosen, known = f"--best-checkpoint-metric {metric}", (*GROWING, *FALLING)
-    if not is_ranking:
-        if metric in known:
-            raise UserError(
-                f"{chosen} is of models that embed images and sentences (vse_lstm, vse_gru, "
-                "vse_bow)."
-            )
-        return
-    if getattr(cfg, "eval_gen", False) or metric not in (*known, "loss", ""):
-        raise UserError(
-            f"{chosen}: a model that embeds images and sentences is validated by "
-            f"{', '.join(known)} or loss, and not by --eval-gen."
-        )
-    grows = metric in GROWING
-    if metric and grows != bool(getattr(cfg, "maximize_best_checkpoint_metric", False)):
-        flag = "--maximize-best-checkpoint-metric"
-        raise UserError(
-            f"{chosen}: must be given {'with' if grows else 'without'} {flag}, or the worst "
-            "checkpoint would be kept."
-        )
-
-
 class RankingValidation:
     """Cache of a model's ranking scores on whole splits; :meth:`forget` empties it."""
 
@@ -73,11 +47,8 @@ class RankingValidation:
         """Return the scores to log for a batch; only the first call for a split computes them.
 
         Args:
-            split: Name of the split.
-            datasets: Dictionary from the name of a split to its dataset.
             model: Model in evaluation mode; may be wrapped for several processes. Every process
                 must call this method equally often.
-            device: Device of the model.
         """
         # fairseq-validate calls no begin_valid_epoch: another model is noticed only here
         if self._model is None or self._model() is not model:
@@ -97,11 +68,6 @@ def embed_split(
 
     With several processes, each process embeds a part of the split, so every process must call this
     function equally often.
-
-    Args:
-        dataset: Dataset of the split.
-        model: Model with ``embed_images`` and ``embed_sentences``.
-        device: Device of the model.
 
     Returns:
         images: [I, K] float32 vectors of the images, in ascending order of the numbers that

@@ -10,7 +10,7 @@ accepts. Unlike ``translation``, it checks the folder first and skips no example
 
 import logging
 import os
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Optional
 
 import numpy as np
@@ -18,6 +18,7 @@ from fairseq.data import Dictionary
 from fairseq.models import FairseqEncoderDecoderModel
 from fairseq.tasks import register_task
 
+from fairseq_mm.compat.options import option
 from fairseq_mm.data.binarised_text import build_dictionary, load_dictionary
 from fairseq_mm.data.multimodal_dataset import MultimodalDataset
 from fairseq_mm.data.record_cache import load_texts
@@ -29,46 +30,34 @@ from fairseq_mm.tasks.multimodal_task import GenerationTask, GenerationTaskConfi
 
 logger = logging.getLogger(__name__)
 
-_TEXTS = {"source": "prompt", "target": "story"}
-
 
 @dataclass
 class HierarchicalStoryConfig(GenerationTaskConfig):
-    source_lang: str = field(
-        default="wp_source",
-        metadata={
-            "help": "name of the prompts in file names, as in dict.wp_source.txt",
-            "argparse_alias": "-s",
-        },
+    source_lang: str = option(
+        "wp_source",
+        "name of the prompts in file names, as in dict.wp_source.txt",
+        argparse_alias="-s",
     )
-    target_lang: str = field(
-        default="wp_target",
-        metadata={
-            "help": "name of the stories in file names, as in dict.wp_target.txt",
-            "argparse_alias": "-t",
-        },
+    target_lang: str = option(
+        "wp_target",
+        "name of the stories in file names, as in dict.wp_target.txt",
+        argparse_alias="-t",
     )
-    max_source_positions: int = field(
-        default=1024,
-        metadata={
-            "help": "number of learned position embeddings for prompts: the longest prompt in "
-            "tokens, including </s>, plus 2"
-        },
+    max_source_positions: int = option(
+        1024,
+        "number of learned position embeddings for prompts: the longest prompt in "
+        "tokens, including </s>, plus 2",
     )
-    max_target_positions: int = field(
-        default=1024,
-        metadata={
-            "help": "number of learned position embeddings for stories: the longest story in "
-            "tokens, including </s>, plus 2"
-        },
+    max_target_positions: int = option(
+        1024,
+        "number of learned position embeddings for stories: the longest story in "
+        "tokens, including </s>, plus 2",
     )
-    truncate_source: bool = field(
-        default=False,
-        metadata={"help": "truncate prompts with more tokens than the model has positions"},
+    truncate_source: bool = option(
+        False, "truncate prompts with more tokens than the model has positions"
     )
-    truncate_target: bool = field(
-        default=False,
-        metadata={"help": "truncate stories with more tokens than the model has positions"},
+    truncate_target: bool = option(
+        False, "truncate stories with more tokens than the model has positions"
     )
 
 
@@ -77,9 +66,6 @@ class HierarchicalStoryTask(GenerationTask):
     """Task of stories from prompts.
 
     Args:
-        cfg: Config of the task.
-        source_dictionary: Dictionary of the prompts.
-        target_dictionary: Dictionary of the stories.
         reads_prompts: False if the model is a language model of stories or prompts.
     """
 
@@ -172,23 +158,17 @@ class HierarchicalStoryTask(GenerationTask):
             self.loaded_models.append(model)
         return model
 
+    def aligns_words(self, models: Any) -> bool:
+        # decoders with this attribute are ours; models of fairseq, which this task can train, do
+        # have alignments
+        return not any(hasattr(model.decoder, "masks_padding") for model in models)
+
     def build_generator(self, models: Any, args: Any, *others: Any, **kwargs: Any) -> Any:
         """Build the generator of stories with at least ``min_len`` words.
 
         ``min_len`` is an option of ``args``. Its default is 150, or less if ``max_len_b`` or the
         models' positions allow fewer words.
         """
-        if getattr(args, "constraints", None):
-            raise UserError("--constraints: this task takes none.")
-        # decoders with this attribute are ours; models of fairseq, which this task can train, do
-        # have alignments
-        if getattr(args, "print_alignment", None) and any(
-            hasattr(model.decoder, "masks_padding") for model in models
-        ):
-            raise UserError(
-                "--print-alignment: convolutional story models align no words; fairseq-mm inspect "
-                "shows their attention."
-            )
         generator = super().build_generator(models, args, *others, **kwargs)
         if getattr(args, "score_reference", False):
             return generator
@@ -226,15 +206,27 @@ class HierarchicalStoryTask(GenerationTask):
         is_scored = self.is_scored(generates)
         sides: list[Any] = []
         texts = load_texts(records, (self.src_dict, self.tgt_dict))
-        for text, limit, option in zip(texts, self._limits(), _TEXTS):
-            is_read = option == "source" or is_scored
-            if is_read and getattr(self.cfg, f"truncate_{option}"):
+        for number, (text, limit) in enumerate(zip(texts, self._limits())):
+            side = ("source", "target")[number]
+            is_read = side == "source" or is_scored
+            if is_read and getattr(self.cfg, f"truncate_{side}"):
                 sides.append(CutLines(text, limit, self.tgt_dict.eos()))
                 continue
             sides.append(text)
+            too_long = np.flatnonzero(np.asarray(text.sizes) > limit)
             # "is not True": in a config without its parents, the value is the text "${...}"
-            if is_read and self.cfg.skip_invalid_size_inputs_valid_test is not True:
-                _check_lengths(records, np.asarray(text.sizes), limit, option)
+            if (
+                is_read
+                and len(too_long)
+                and self.cfg.skip_invalid_size_inputs_valid_test is not True
+            ):
+                size = text.sizes[too_long[0]]
+                raise UserError(
+                    f"{records.where(int(too_long[0]))}: the {self.side_names[number]} has {size} "
+                    f"tokens, its end included, but must have at most {limit} ({len(too_long)} "
+                    f"such lines): {self.suggest_lengths(number, size, limit)}, or leave such "
+                    "lines out with --skip-invalid-size-inputs-valid-test."
+                )
         source, target = sides
         logger.info(
             f"{records.name}: {len(target)} pairs, {int(np.sum(source.sizes))} words of prompts "
@@ -256,28 +248,9 @@ class HierarchicalStoryTask(GenerationTask):
         self, src_tokens: list[Any], src_lengths: Any, **kwargs: Any
     ) -> MultimodalDataset:
         """Build the dataset of the prompts ``src_tokens`` that ``fairseq-interactive`` reads."""
-        lines = TensorLines(src_tokens)
-        limit = self._limits()[0]
-        for number, tokens in enumerate(lines, 1):
-            if len(tokens) < 2:
-                raise UserError(f"prompt {number} is empty: it must have at least one word.")
-            if len(tokens) > limit and not self.cfg.truncate_source:
-                raise UserError(
-                    f"prompt {number} has {len(tokens)} tokens, its end included, but the model "
-                    f"has positions for {limit}: give --truncate-source, or shorten it."
-                )
-        source = CutLines(lines, limit, self.src_dict.eos())
+        source: Any = TensorLines(src_tokens)
+        if self.cfg.truncate_source:
+            source = CutLines(source, self._limits()[0], self.src_dict.eos())
         return MultimodalDataset(
             None, None, None, self.tgt_dict, source=source, source_dictionary=self.src_dict
-        )
-
-
-def _check_lengths(records: Split, sizes: np.ndarray, limit: int, side: str) -> None:
-    too_long = np.flatnonzero(sizes > limit)
-    if len(too_long):
-        raise UserError(
-            f"{records.where(int(too_long[0]))}: the {_TEXTS[side]} has {sizes[too_long[0]]} "
-            f"tokens, its end included, but the model has positions for {limit} ({len(too_long)} "
-            f"such lines): give --truncate-{side}, or a larger --max-{side}-positions, or leave "
-            "such lines out with --skip-invalid-size-inputs-valid-test."
         )

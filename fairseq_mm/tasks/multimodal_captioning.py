@@ -11,7 +11,7 @@ import copy
 import logging
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, ClassVar, Optional, Union
 
 import numpy as np
@@ -21,6 +21,7 @@ from omegaconf import II, open_dict
 from torch import Tensor
 
 from fairseq_mm.compat.loading import AVERAGE_KEY
+from fairseq_mm.compat.options import option
 from fairseq_mm.data.binarised_text import load_dictionary
 from fairseq_mm.data.feature_store import open_folder_features
 from fairseq_mm.data.multimodal_dataset import MultimodalDataset, encode_words
@@ -30,19 +31,13 @@ from fairseq_mm.data.records import Split
 from fairseq_mm.data.word_vectors import read_word_vectors
 from fairseq_mm.errors import UserError
 from fairseq_mm.generation.defaults import CAPTIONS
-from fairseq_mm.tasks._generated_text import check_best_checkpoint_metric
-from fairseq_mm.tasks._generation_options import check_search
 from fairseq_mm.tasks._image_network import (
     PhotoOptions,
     attach_image_network,
-    check_photo_options,
     step_with_scaled_network,
 )
-from fairseq_mm.tasks._ranking_validation import RankingValidation, check_best_ranking, log_ranking
-from fairseq_mm.tasks.multimodal_task import (
-    MultimodalTask,
-    MultimodalTaskConfig,
-)
+from fairseq_mm.tasks._ranking_validation import RankingValidation, log_ranking
+from fairseq_mm.tasks.multimodal_task import MultimodalTask, MultimodalTaskConfig
 
 logger = logging.getLogger(__name__)
 
@@ -51,27 +46,20 @@ logger = logging.getLogger(__name__)
 class TextOfImagesConfig(MultimodalTaskConfig):
     """Options of captions, and of tasks that extend the task of captions."""
 
-    one_per_item: bool = field(
-        default=False,
-        metadata={
-            "help": "keep only the first line of each image or image sequence; generation "
-            "does so unless --all-lines is given, because all lines of an image would give the "
-            "same hypothesis"
-        },
+    one_per_item: bool = option(
+        False,
+        "keep only the first line of each image or image sequence; generation "
+        "does so unless --all-lines is given, because all lines of an image would give the "
+        "same hypothesis",
     )
-    prefix_words: Optional[str] = field(
-        default=None,
-        metadata={"help": "words that every generated text begins with, such as 'a man'"},
+    prefix_words: Optional[str] = option(
+        None, "words that every generated text begins with, such as 'a man'"
     )
-    max_target_positions: int = field(
-        default=1024, metadata={"help": "maximum length of a text in tokens, including </s>"}
-    )
-    use_ema: bool = field(
-        default=False,
-        metadata={
-            "help": "with --store-ema, for models that embed images and sentences: validate the "
-            "moving average of the weights, and load it as the model of the checkpoint"
-        },
+    max_target_positions: int = option(1024, "maximum length of a text in tokens, including </s>")
+    use_ema: bool = option(
+        False,
+        "with --store-ema, for models that embed images and sentences: validate the "
+        "moving average of the weights, and load it as the model of the checkpoint",
     )
     # Any, not bool: fairseq's parser would take the truth value of the text "${...}", which is true
     store_ema: Any = II("ema.store_ema")  # noqa: RUF009
@@ -114,7 +102,6 @@ class MultimodalCaptioningTask(MultimodalTask):
         path = os.path.join(cfg.data, "dict.txt")
         dictionary = load_dictionary(path)
         logger.info(f"{path}: {len(dictionary)} types")
-        check_photo_options(cfg)
         preload = cfg.preload_features and not getattr(cfg, "photos", None)
         features = open_folder_features(cfg.data, cfg.features, preload=preload)
         # opened now, because models are built before a split is loaded and need the dimension
@@ -160,9 +147,7 @@ class MultimodalCaptioningTask(MultimodalTask):
         self, records: Split, combine: Optional[bool], *, generates: bool
     ) -> MultimodalDataset:
         (text,) = load_texts(records, [self.dictionary])
-        keys = records.keys
-        if keys is None:
-            raise UserError(f"{records.path}: has no ids of images, which this task reads.")
+        keys = self.keys_of(records)
         options = self.dataset_options(records, text)
         features: Any = self.features
         if self.photos_folder is not None:
@@ -221,11 +206,6 @@ class MultimodalCaptioningTask(MultimodalTask):
             store=path,
             flip=cfg.flip_photos,
         )
-        if network.dim != self.feature_dim:
-            raise UserError(
-                f"{path}: features have dimension {self.feature_dim}, but the image network "
-                f"computes {network.dim}."
-            )
         network.requires_grad_(cfg.network_lr_scale > 0)
         if cfg.network_first_layer:
             freeze_layers_before(network, cfg.network_first_layer)
@@ -250,23 +230,20 @@ class MultimodalCaptioningTask(MultimodalTask):
         # by attributes, so that models of other packages can use this task
         self.ranking = RankingValidation() if hasattr(model, "embed_sentences") else None
         self.reads_structure = getattr(model, "reads_structure", False)
-        if self.reads_structure and self.cfg.eval_gen:
-            raise UserError(
-                "--eval-gen: the model reads the captions' tags, which would tell it what the "
-                "references are like: generate with fairseq-generate, which draws others."
-            )
-        # --best-checkpoint-metric is an option of training
         if not from_checkpoint:
-            check_best_ranking(self.cfg, is_ranking=self.ranking is not None)
-            self._check_average()
-            check_best_checkpoint_metric(self.cfg, self.measures, self.text_names[1])
+            self._check_options()
         self.build_validation(model)
         return model
 
-    def _check_average(self) -> None:
-        """Raise UserError if the options of the moving average of the weights contradict."""
+    def _check_options(self) -> None:
         cfg = self.cfg
         problems = (
+            (self.photos_folder and cfg.compile, "--compile does not go with --photos."),
+            (
+                cfg.eval_gen and self.reads_structure,
+                "--eval-gen: the model reads the captions' tags, which would tell it what the "
+                "references are like: generate with fairseq-generate, which draws others.",
+            ),
             (
                 cfg.store_ema is True and not 0 <= cfg.ema_decay < 1,
                 f"--ema-decay must be 0 or more and below 1, but is {cfg.ema_decay}: the average "
@@ -309,12 +286,6 @@ class MultimodalCaptioningTask(MultimodalTask):
                 f"the model embeds images and sentences, and generates no {self.text_names[1]}: "
                 "use fairseq-mm rank or fairseq-mm retrieve."
             )
-        if len({getattr(model, "reads_structure", False) for model in models}) > 1:
-            raise UserError(
-                "--path: a model that reads part-of-speech sequences (sc_nlm) and one that reads "
-                "none are no ensemble."
-            )
-        check_search(args)
         return super().build_generator(models, args, *others, **kwargs)
 
     def read_word_vectors(self, path: str, dim: int) -> tuple[np.ndarray, np.ndarray]:
@@ -382,13 +353,6 @@ class MultimodalCaptioningTask(MultimodalTask):
             split, device = sample["split"], sample["target"].device
             logging_output.update(self.ranking.get_scores(split, self.datasets, model, device))
         return loss, sample_size, logging_output
-
-    def get_interactive_tokens_and_lengths(self, lines: list[str], encode_fn: Any) -> Any:
-        """Refuse ``fairseq-interactive``, which calls this method and reads no images."""
-        raise UserError(
-            f"fairseq-interactive reads lines of text, and {self.text_names[1]} are of images: "
-            "use fairseq-mm caption or fairseq-mm tell."
-        )
 
     def reduce_metrics(self, logging_outputs: list[dict[str, Any]], criterion: Any) -> None:
         super().reduce_metrics(logging_outputs, criterion)

@@ -10,7 +10,7 @@ import logging
 import os
 from argparse import Namespace
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, ClassVar, Optional
 
 import numpy as np
@@ -21,10 +21,8 @@ from fairseq.tasks import FairseqTask
 from omegaconf import II, MISSING
 from torch import Tensor
 
-from fairseq_mm.compat import (
-    activate,
-    without_cudnn_attention,
-)
+from fairseq_mm.compat import activate, without_cudnn_attention
+from fairseq_mm.compat.options import check_sizes, option
 from fairseq_mm.data.binarised_text import build_dictionary
 from fairseq_mm.data.feature_store import FeatureStores, open_folder_features
 from fairseq_mm.data.records import Split, open_split
@@ -38,10 +36,15 @@ from fairseq_mm.tasks._generated_text import (
     CAPTION_MEASURES,
     GeneratedTextScores,
     Measure,
+    check_best_checkpoint_metric,
     first_hypotheses,
     log_generated_text_scores,
 )
-from fairseq_mm.tasks._generation_options import explain_failed_search, read_generation_options
+from fairseq_mm.tasks._generation_options import (
+    check_search,
+    explain_failed_search,
+    read_generation_options,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -51,21 +54,17 @@ POLICY_OPTIONS = ("max_len_a", "max_len_b", "min_len")
 
 @dataclass
 class GenerationTaskConfig(FairseqDataclass):
-    data: str = field(default=MISSING, metadata={"help": "data folder"})
-    allow_unk: bool = field(default=False, metadata={"help": ALLOW_UNK_HELP})
-    typical_p: float = field(
-        default=-1.0,
-        metadata={
-            "help": "with --sampling: sum of probabilities that the tokens nearest to the entropy "
-            "must reach to be sampled from (locally typical sampling; default: all tokens)"
-        },
+    data: str = option(MISSING, "data folder")
+    allow_unk: bool = option(False, ALLOW_UNK_HELP)
+    typical_p: float = option(
+        -1.0,
+        "with --sampling: sum of probabilities that the tokens nearest to the entropy "
+        "must reach to be sampled from (locally typical sampling; default: all tokens)",
     )
-    compile: bool = field(
-        default=False,
-        metadata={
-            "help": "compile the model's forward and backward pass with torch.compile: the first "
-            "updates take longer, the others less time on a GPU"
-        },
+    compile: bool = option(
+        False,
+        "compile the model's forward and backward pass with torch.compile: the first "
+        "updates take longer, the others less time on a GPU",
     )
     seed: int = II("common.seed")
     # Any, not bool: fairseq's parser would take the truth value of the text "${...}", which is true
@@ -76,41 +75,30 @@ class GenerationTaskConfig(FairseqDataclass):
 
 @dataclass
 class MultimodalTaskConfig(GenerationTaskConfig):
-    features: Optional[str] = field(
-        default=None,
-        metadata={
-            "help": "feature store, or several separated by the system's path separator "
-            "(default: features.h5 in the data folder)"
-        },
+    features: Optional[str] = option(
+        None,
+        "feature store, or several separated by the system's path separator "
+        "(default: features.h5 in the data folder)",
     )
-    preload_features: bool = field(
-        default=False, metadata={"help": "read the feature store into memory at the start"}
+    preload_features: bool = option(False, "read the feature store into memory at the start")
+    all_lines: bool = option(
+        False,
+        "generate a text for every line of the split, even if several lines have the "
+        "same image, image sequence or video; --score-reference needs this option",
     )
-    all_lines: bool = field(
-        default=False,
-        metadata={
-            "help": "generate a text for every line of the split, even if several lines have the "
-            "same image, image sequence or video; --score-reference needs this option"
-        },
+    eval_gen: bool = option(
+        False,
+        "also generate texts in validation and log their scores: bleu1 to bleu4, "
+        "cider, and rouge_l for captions and visual stories or rouge1, rouge2 and rouge_l_f1 "
+        "for summaries",
     )
-    eval_gen: bool = field(
-        default=False,
-        metadata={
-            "help": "also generate texts in validation and log their scores: bleu1 to bleu4, "
-            "cider, and rouge_l for captions and visual stories or rouge1, rouge2 and rouge_l_f1 "
-            "for summaries"
-        },
+    eval_gen_args: str = option(
+        "{}",
+        "generation options for --eval-gen as a JSON object, such as "
+        '\'{"beam": 3, "max_len_b": 30}\'',
     )
-    eval_gen_args: str = field(
-        default="{}",
-        metadata={
-            "help": "generation options for --eval-gen as a JSON object, such as "
-            '\'{"beam": 3, "max_len_b": 30}\''
-        },
-    )
-    eval_gen_print_samples: bool = field(
-        default=False,
-        metadata={"help": "log one of the texts that --eval-gen generates for each batch"},
+    eval_gen_print_samples: bool = option(
+        False, "log one of the texts that --eval-gen generates for each batch"
     )
     best_checkpoint_metric: str = II("checkpoint.best_checkpoint_metric")
     maximize_best_checkpoint_metric: bool = II("checkpoint.maximize_best_checkpoint_metric")
@@ -126,12 +114,14 @@ class GenerationTask(GeneratesText, FairseqTask):
             are saved in checkpoints, so that generation uses the same values as training.
         side_names: Words for a source text and for a target text in messages, such as "prompt" and
             "story".
+        reads_only_text: False if the model reads images or videos.
     """
 
     start_index: Optional[int] = None
     config: ClassVar[type[GenerationTaskConfig]]
     carried_options: tuple[str, ...] = ()
     side_names: tuple[str, str] = ("source", "text")
+    reads_only_text: bool = True
     folders: Sequence[str] = ()
 
     @classmethod
@@ -151,6 +141,11 @@ class GenerationTask(GeneratesText, FairseqTask):
     def from_folder(cls, cfg: Any) -> Any:
         """Build the task of the data folder ``cfg.data``."""
         return cls(cfg)
+
+    def __init__(self, cfg: Any, **options: Any) -> None:
+        activate()  # repairs of fairseq, here also for programs that call none of its commands
+        check_sizes(type(self).config, cfg)
+        super().__init__(cfg, **options)
 
     def has_sharded_data(self, split: str) -> bool:
         return len(self.folders) > 1
@@ -172,7 +167,8 @@ class GenerationTask(GeneratesText, FairseqTask):
             default = self.config.__dataclass_fields__[name].default
             trained = state_dict.get(name)
             trained = default if trained is None else trained
-            if not _has_type_of(trained, default):
+            is_length = type(trained) is not int or 0 <= trained < 1 << 31
+            if type(trained) is not type(default) or not is_length:
                 raise UserError(
                     f"the state of its task: `{name}` must be like {default!r}, but is "
                     f"{repr(trained)[:80]}."
@@ -269,24 +265,17 @@ class GenerationTask(GeneratesText, FairseqTask):
             limits = (limits, limits)
         side = next(side for side in (0, 1) if sizes[side] > limits[side])
         size, limit = sizes[side], limits[side]
-        line = int(dataset.lines[index]) + 1
+        remedy = f"{self.suggest_lengths(side, size, limit)}, or shorten it"
         if limit == self.cfg.max_tokens:
             most = max(np.max(dataset.size(index)) for index in too_long)
-            raise UserError(
-                f"--max-tokens {limit}: must be {most} or more, because line {line} of {split} has "
-                f"{size} tokens."
-            )
-        skip = ", or leave such lines out with --skip-invalid-size-inputs-valid-test."
+            remedy = f"--max-tokens must be {most} or more"
+        rest = ", or leave such lines out with --skip-invalid-size-inputs-valid-test."
         raise UserError(
-            f"the {self.side_names[side]} of line {line} of {split} has {size} tokens, its end "
-            f"included, but the model has positions for {limit} ({len(too_long)} such lines): "
-            f"{self.suggest_lengths(side, size, limit)}, or shorten it"
-            f"{f': no line of {split} would be left.' if ignore_invalid_inputs else skip}"
+            f"the {self.side_names[side]} of line {dataset.lines[index] + 1} of {split} has {size} "
+            f"tokens, its end included, but must have at most {limit} ({len(too_long)} such "
+            f"lines): {remedy}"
+            f"{f': no line of {split} would be left.' if ignore_invalid_inputs else rest}"
         )
-
-    def __init__(self, cfg: Any, **options: Any) -> None:
-        activate()  # repairs of fairseq, here also for programs that call none of its commands
-        super().__init__(cfg, **options)
 
     def train_step(
         self,
@@ -310,23 +299,39 @@ class GenerationTask(GeneratesText, FairseqTask):
             model.compile()  # at the first call; parameters keep their names
         return model
 
+    def aligns_words(self, models: Any) -> bool:
+        """Return True if the models align the words of a text with words of its source."""
+        return False
+
+    def build_generator(self, models: Any, args: Any, *others: Any, **kwargs: Any) -> Any:
+        """Build fairseq's generator, see :meth:`GeneratesText.build_generator`."""
+        aligns = self.aligns_words(models)
+        check_search(args, has_source=bool(self.text_pair), aligns=aligns)
+        return super().build_generator(models, args, *others, **kwargs)
+
+    def get_interactive_tokens_and_lengths(self, lines: list[str], encode_fn: Any) -> Any:
+        """Encode the lines that ``fairseq-interactive`` reads."""
+        if not self.reads_only_text:
+            raise UserError(
+                f"fairseq-interactive reads lines of text, and no {self.input_kind}: use "
+                f"fairseq-generate or fairseq-mm {self.command}."
+            )
+        tokens, lengths = super().get_interactive_tokens_and_lengths(lines, encode_fn)
+        for number, length in enumerate(lengths, 1):
+            if length < 2:  # only </s>
+                name = self.side_names[0]
+                raise UserError(f"{name} {number} is empty: it must have at least one word.")
+        return tokens, lengths
+
     def build_policy(self, model: Any, beam: int, *, sampling: bool, text: str) -> SamplingPolicy:
         """Build the policy that generates texts with a model in training, in evaluation mode.
 
         Args:
             model: Model without wrappers for several processes.
             beam: Number of texts per input.
-            sampling: True to sample texts; False for greedy search.
             text: JSON object of generation options, the value of ``--sample-args``.
         """
-        options = read_generation_options(text, "--sample-args")
-        for name in options:
-            if name not in POLICY_OPTIONS:
-                raise UserError(
-                    f"--sample-args: {name} does not go with samples of --criterion self_critical, "
-                    "which are drawn independently from the model: give "
-                    f"{', '.join(POLICY_OPTIONS)} alone."
-                )
+        options = read_generation_options(text, "--sample-args", POLICY_OPTIONS)
         if getattr(self.cfg, "prefix_words", None):
             raise UserError("--prefix-words: does not go with --criterion self_critical.")
         defaults = {name: self.generation_defaults[name] for name in POLICY_OPTIONS}
@@ -384,24 +389,10 @@ class GenerationTask(GeneratesText, FairseqTask):
             raise
 
 
-def _has_type_of(value: Any, default: Any) -> bool:
-    """Return True if a value of a checkpoint has the type of the option's default.
-
-    A number must also be a valid length: 0 or more, and not above fairseq's 32-bit integers.
-    """
-    if isinstance(default, bool):
-        return isinstance(value, bool)
-    if isinstance(default, int):
-        return type(value) is int and 0 <= value < 1 << 31
-    return isinstance(value, (str, type(default)))
-
-
 class MultimodalTask(GenerationTask):
     """Base of tasks that read features and validate by generated text with ``--eval-gen``.
 
     Args:
-        cfg: Config of the task.
-        dictionary: Dictionary of the generated texts.
         feature_dim: Dimension of the features; 0 until features are opened.
         feature_attributes: Attributes that identify the features, such as extractor, weights and
             layer.
@@ -414,6 +405,7 @@ class MultimodalTask(GenerationTask):
             split.
     """
 
+    reads_only_text = False
     measures: Mapping[str, Measure] = CAPTION_MEASURES
     score_tokenizer: Callable[[str], Sequence[str]] = staticmethod(ptb_tokenize)
     feature_dim: int = 0
@@ -469,6 +461,12 @@ class MultimodalTask(GenerationTask):
     def target_dictionary(self) -> Dictionary:
         return self.dictionary
 
+    def keys_of(self, records: Split) -> list[str]:
+        """Return the keys of the images or the video of each record in the feature stores."""
+        if records.keys is None:
+            raise UserError(f"{records.path}: has no ids of {self.input_kind}.")
+        return records.keys
+
     def open_features(self) -> FeatureStores:
         """Return the feature stores of ``--features``, which are opened at the first call."""
         if self.features is None:
@@ -502,6 +500,13 @@ class MultimodalTask(GenerationTask):
         )
         if records.note:
             logger.warning(records.note)
+
+    def build_model(self, cfg: Any, from_checkpoint: bool = False) -> Any:
+        model = super().build_model(cfg, from_checkpoint)
+        if not from_checkpoint:  # --best-checkpoint-metric is an option of training
+            is_ranking = hasattr(model, "embed_sentences")
+            check_best_checkpoint_metric(self.cfg, self.measures, is_ranking=is_ranking)
+        return model
 
     def build_validation(self, model: Any) -> None:
         """Build the generator for validation by generated text if ``--eval-gen`` is given."""

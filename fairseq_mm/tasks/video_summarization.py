@@ -18,7 +18,7 @@ import logging
 import os
 from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from inspect import signature
 from typing import Any, Optional
 
@@ -29,6 +29,7 @@ from fairseq.models.bart import BARTModel
 from fairseq.tasks import register_task
 from torch import Tensor
 
+from fairseq_mm.compat.options import option
 from fairseq_mm.data.binarised_text import load_dictionary
 from fairseq_mm.data.indexed_oov import oov_token, restore_oov_words
 from fairseq_mm.data.multimodal_dataset import MultimodalDataset
@@ -42,18 +43,17 @@ from fairseq_mm.data.truncation import CutLines, CutVideos, NoiseVideos, TensorL
 from fairseq_mm.errors import UserError
 from fairseq_mm.generation.constraints import SourceOovSearch
 from fairseq_mm.generation.defaults import SUMMARIES
-from fairseq_mm.tasks._generated_text import (
-    SUMMARY_MEASURES,
-    check_best_checkpoint_metric,
-)
-from fairseq_mm.tasks._generation_options import check_search
-from fairseq_mm.tasks.multimodal_task import (
-    MultimodalTask,
-    MultimodalTaskConfig,
-)
+from fairseq_mm.metrics.rouge import rouge_l_f1, rouge_n_f1
+from fairseq_mm.tasks.multimodal_task import MultimodalTask, MultimodalTaskConfig
 
 logger = logging.getLogger(__name__)
 
+# the highest score of a summary with any of its references
+MEASURES: dict[str, Any] = {
+    "rouge1": lambda tokens, references: max(rouge_n_f1(tokens, x, 1) for x in references),
+    "rouge2": lambda tokens, references: max(rouge_n_f1(tokens, x, 2) for x in references),
+    "rouge_l_f1": lambda tokens, references: max(rouge_l_f1(tokens, x) for x in references),
+}
 _BART_POSITIONS = 1024  # rows of the tables in published checkpoints, without the two unused ones
 
 
@@ -82,65 +82,45 @@ class ReadableText:
         return self.subwords.decode(tokens)
 
 
+SourceEnds: Any = ChoiceEnum(("end", "both", "none"))
+
+
 @dataclass
 class VideoSummarizationConfig(MultimodalTaskConfig):
-    source_lang: str = field(
-        default="tran",
-        metadata={
-            "help": "name of the transcripts in file names, as in dict.tran.txt",
-            "argparse_alias": "-s",
-        },
+    source_lang: str = option(
+        "tran", "name of the transcripts in file names, as in dict.tran.txt", argparse_alias="-s"
     )
-    target_lang: str = field(
-        default="desc",
-        metadata={
-            "help": "name of the summaries in file names, as in dict.desc.txt",
-            "argparse_alias": "-t",
-        },
+    target_lang: str = option(
+        "desc", "name of the summaries in file names, as in dict.desc.txt", argparse_alias="-t"
     )
-    noise_features: bool = field(
-        default=False,
-        metadata={
-            "help": "replace the features of videos by uniform noise between 0 and 3 (Yu et al. "
-            "2021, Table 3)"
-        },
+    noise_features: bool = option(
+        False,
+        "replace the features of videos by uniform noise between 0 and 3 (Yu et al. 2021, Table 3)",
     )
-    max_source_positions: int = field(
-        default=512,
-        metadata={
-            "help": "maximum length of a transcript in tokens, including <s> and </s> if it has "
-            "them; longer transcripts are truncated"
-        },
+    max_source_positions: int = option(
+        512,
+        "maximum length of a transcript in tokens, including <s> and </s> if it has "
+        "them; longer transcripts are truncated",
+        least=3,  # a word, and as many ends as --source-ends may ask for
     )
-    max_target_positions: int = field(
-        default=64,
-        metadata={
-            "help": "maximum length of a summary in tokens, including </s>; longer summaries are "
-            "truncated"
-        },
+    max_target_positions: int = option(
+        64,
+        "maximum length of a summary in tokens, including </s>; longer summaries are truncated",
+        least=2,
     )
-    max_frames: int = field(
-        default=256,
-        metadata={"help": "maximum number of frames of a video; longer videos are truncated"},
+    max_frames: int = option(
+        256, "maximum number of frames of a video; longer videos are truncated", least=1
     )
-    source_ends: ChoiceEnum(["end", "both", "none"]) = field(  # type: ignore[valid-type]
-        default="end",
-        metadata={
-            "help": "tokens around a transcript: end for </s> at the end, both for <s> at the "
-            "beginning and </s> at the end, none for neither"
-        },
+    source_ends: SourceEnds = option(
+        "end",
+        "tokens around a transcript: end for </s> at the end, both for <s> at the "
+        "beginning and </s> at the end, none for neither",
     )
 
 
 @register_task("video_summarization", dataclass=VideoSummarizationConfig)
 class VideoSummarizationTask(MultimodalTask):
     """Task of video summaries.
-
-    Args:
-        cfg: Config of the task.
-        dictionary: Dictionary of transcripts and summaries.
-        subwords: Subword vocabulary that splits words into tokens.
-        **options: Options of :class:`MultimodalTask`.
 
     Attributes:
         max_frames: Maximum number of frames of a video.
@@ -157,7 +137,7 @@ class VideoSummarizationTask(MultimodalTask):
     processor = "fairseq_mm.inference.video_processor:VideoProcessor"
     generation_defaults = SUMMARIES
     config = VideoSummarizationConfig
-    measures = SUMMARY_MEASURES
+    measures = MEASURES
     score_tokenizer = staticmethod(str.split)  # as the published scores: no normalisation
     provenance_fields = ("source_words", "subwords", "max_frames")
     carried_options = ("source_ends", "max_source_positions", "max_target_positions", "max_frames")
@@ -167,12 +147,6 @@ class VideoSummarizationTask(MultimodalTask):
         self, cfg: Any, dictionary: Dictionary, subwords: Subwords, **options: Any
     ) -> None:
         super().__init__(cfg, dictionary, **options)
-        # a word, and as many ends as --source-ends may ask for
-        limits = {"max_source_positions": 3, "max_target_positions": 2, "max_frames": 1}
-        for name, least in limits.items():
-            if getattr(cfg, name) < least:
-                option = f"--{name.replace('_', '-')}"
-                raise UserError(f"{option} must be {least} or more, but is {getattr(cfg, name)}.")
         self.subwords = subwords
         self.readable = ReadableText(subwords)
         self.models: list[Any] = []
@@ -223,8 +197,6 @@ class VideoSummarizationTask(MultimodalTask):
         ``subwords`` is the dict returned by ``Subwords.to_state``, or None if words are not split
         into subwords. ``max_frames`` is the number of frames at which videos are truncated.
         """
-        if source_words is not None and source_words != words:
-            raise UserError("transcripts and summaries must have one dictionary, but have two.")
         return super().from_provenance(
             words,
             extractor,
@@ -268,13 +240,7 @@ class VideoSummarizationTask(MultimodalTask):
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         super().load_state_dict(state_dict)
-        tokenizer = state_dict.get("tokenizer") or self.tokenizer
-        if tokenizer is not None and tokenizer not in list(TOKENIZERS):
-            raise UserError(
-                f"the state of its task: `tokenizer` must be {' or '.join(TOKENIZERS)}, but is "
-                f"{repr(tokenizer)[:80]}."
-            )
-        self.tokenizer = tokenizer
+        self.tokenizer = state_dict.get("tokenizer") or self.tokenizer
         if state_dict.get("noise_features") and not self.cfg.noise_features:
             logger.warning(
                 "the checkpoint was trained on noise in the place of videos, and is given videos: "
@@ -288,8 +254,6 @@ class VideoSummarizationTask(MultimodalTask):
         return min(source for source, _ in limits), min(target for _, target in limits)
 
     def build_model(self, cfg: Any, from_checkpoint: bool = False) -> Any:
-        if not from_checkpoint:
-            check_best_checkpoint_metric(self.cfg, SUMMARY_MEASURES, "summaries")
         # models without a dataclass have a Namespace, whose architecture is called arch
         name = getattr(cfg, "_name", None) or getattr(cfg, "arch", None)
         architecture = ARCH_MODEL_REGISTRY.get(name, object)
@@ -334,8 +298,7 @@ class VideoSummarizationTask(MultimodalTask):
         cfg, keys = self.cfg, records.keys
         videos: Optional[CutVideos] = None
         if self.reads_video is not False:
-            if keys is None:
-                raise UserError(f"{records.path}: has no ids of videos, which the model reads.")
+            keys = self.keys_of(records)
             features, noise = self.open_features(), cfg.noise_features
             videos = (
                 NoiseVideos(features, cfg.max_frames, seed=cfg.seed)
@@ -391,7 +354,6 @@ class VideoSummarizationTask(MultimodalTask):
         Unless ``<unk>`` is allowed (``allow_unk``, default ``--allow-unk``), a summary contains
         only those indexed OOV tokens (``<unk-0>``, ...) that are in its transcript.
         """
-        check_search(args, reads_only_text=not self.reads_video)
         self.nbest = getattr(args, "nbest", 1)
         generator = super().build_generator(models, args, *others, allow_unk=allow_unk, **kwargs)
         may_be_unk = self.cfg.allow_unk if allow_unk is None else allow_unk
@@ -431,22 +393,16 @@ class VideoSummarizationTask(MultimodalTask):
         text = self.dictionary.string(tokens)
         return self.readable.decode_text(text, None if oov_words is None else oov_words[line])
 
+    @property
+    def reads_only_text(self) -> bool:  # type: ignore[override]
+        return not self.reads_video
+
+    def aligns_words(self, models: Any) -> bool:
+        return self.reads_only_text
+
     def build_bpe(self, args: Any) -> Any:
         """Return the object that turns subwords into text; ``args`` is None without ``--bpe``."""
         return self.readable if args is None else super().build_bpe(args)
-
-    def get_interactive_tokens_and_lengths(
-        self, lines: list[str], encode_fn: Any
-    ) -> tuple[list[Tensor], list[int]]:
-        if self.reads_video:
-            raise UserError(
-                "fairseq-interactive: a line of text is no video: use fairseq-generate."
-            )
-        tokens, lengths = super().get_interactive_tokens_and_lengths(lines, encode_fn)
-        for number, length in enumerate(lengths, 1):
-            if length < 2:  # only </s>
-                raise UserError(f"transcript {number} is empty: it must have at least one word.")
-        return tokens, lengths
 
     def build_dataset_for_inference(
         self, src_tokens: list[Tensor], src_lengths: Any, **kwargs: Any

@@ -13,7 +13,7 @@ line in the split and its number among the ``--nbest`` stories of the line, and 
 import dataclasses
 import logging
 import os
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Optional
 
 import numpy as np
@@ -22,6 +22,7 @@ from fairseq.distributed import utils as distributed
 from fairseq.tasks import register_task
 from torch import Tensor
 
+from fairseq_mm.compat.options import option
 from fairseq_mm.data.feature_store import FeatureStores
 from fairseq_mm.data.records import Split
 from fairseq_mm.data.reward_text import RewardText
@@ -50,30 +51,23 @@ logger = logging.getLogger(__name__)
 
 @dataclass
 class VisualStorytellingConfig(TextOfImagesConfig):
-    min_words_per_sentence: int = field(
-        default=1,
-        metadata={"help": "minimum number of words in each sentence of a generated story"},
+    min_words_per_sentence: int = option(
+        1, "minimum number of words in each sentence of a generated story"
     )
-    max_words_per_sentence: int = field(
-        default=50,
-        metadata={
-            "help": "maximum number of words in each sentence of a generated story; replaces "
-            "--max-len-b, which is ignored"
-        },
+    max_words_per_sentence: int = option(
+        50,
+        "maximum number of words in each sentence of a generated story; replaces "
+        "--max-len-b, which is ignored",
     )
-    repetition_penalty: float = field(
-        default=0.0,
-        metadata={
-            "help": "penalty p on repeated words: the probability of a word that occurs n times in "
-            "the story so far is divided by 1 + n * p (released code: 5)"
-        },
+    repetition_penalty: float = option(
+        0.0,
+        "penalty p on repeated words: the probability of a word that occurs n times in "
+        "the story so far is divided by 1 + n * p (released code: 5)",
     )
-    end_after_punctuation: bool = field(
-        default=False,
-        metadata={
-            "help": "end a generated sentence only after . ? ! or at its maximum length, as in the "
-            "released code"
-        },
+    end_after_punctuation: bool = option(
+        False,
+        "end a generated sentence only after . ? ! or at its maximum length, as in the "
+        "released code",
     )
 
 
@@ -82,10 +76,7 @@ class VisualStorytellingTask(MultimodalCaptioningTask):
     """Task of visual stories.
 
     Args:
-        cfg: Config of the task.
-        dictionary: Dictionary of the stories.
         rows_per_image: Number of regions per image; ignored if ``features`` are given.
-        **options: Options of :class:`MultimodalTask`.
 
     Attributes:
         rows_per_image: Number of regions per image, equal for all images: 1 for pooled features, or
@@ -124,14 +115,19 @@ class VisualStorytellingTask(MultimodalCaptioningTask):
         missing = records.missing
         masked = []
         for line, key in enumerate(records.keys or ()):
-            images = key.split("\t")
-            if len(images) != NUM_IMAGES or missing.issuperset(images):
+            images, tokens = key.split("\t"), text[line].numpy()
+            ends = np.flatnonzero(tokens == self.separator_index)
+            # the last sentence ends with </s>
+            lengths = np.diff(ends, prepend=-1, append=len(tokens) - 1) - 1
+            is_story = len(lengths) == NUM_IMAGES and lengths.all()
+            if not is_story or len(images) != NUM_IMAGES or missing.issuperset(images):
                 raise UserError(
-                    f"{records.where(line)}: must have {NUM_IMAGES} images, and features of one at "
-                    "least."
+                    f"{records.where(line)}: must have {NUM_IMAGES} images, features of one at "
+                    f"least, and {NUM_IMAGES} sentences with words, joined by {SEPARATOR}, but has "
+                    f"{len(images)} images ({len(missing.intersection(images))} of them missing), "
+                    f"and sentences of {', '.join(map(str, lengths))} words."
                 )
             masked.append(missing.intersection(images))
-        _check_sentences(records, text, self.separator_index)
         if any(masked):
             logger.info(
                 f"{records.path}: {len(frozenset().union(*masked))} images of "
@@ -187,8 +183,6 @@ class VisualStorytellingTask(MultimodalCaptioningTask):
         generator = super().build_generator(models, args, *others, **kwargs)
         if getattr(args, "score_reference", False):  # a scorer, which searches nothing
             return generator
-        if getattr(args, "match_source_len", False):
-            raise UserError("--match-source-len: a story is not as long as its images are many.")
         if constraints is None:
             constraints = self.build_constraints(
                 no_repeat_ngram=getattr(args, "no_repeat_ngram_size", 0)
@@ -254,17 +248,3 @@ def _rows_per_image(features: FeatureStores) -> int:
             f"{found or 'it has no images'}."
         )
     return next(iter(counts))
-
-
-def _check_sentences(records: Split, text: Any, separator: int) -> None:
-    """Raise UserError if a line of ``text`` is no story of five sentences with words."""
-    for line in range(len(text)):
-        tokens = text[line].numpy()
-        ends = np.flatnonzero(tokens == separator)
-        # the last sentence ends with </s>
-        lengths = np.diff(ends, prepend=-1, append=len(tokens) - 1) - 1
-        if len(ends) != NUM_IMAGES - 1 or not lengths.all():
-            raise UserError(
-                f"{records.where(line)}: must be {NUM_IMAGES} sentences with words, joined by "
-                f"{SEPARATOR}, but has sentences of {', '.join(map(str, lengths))} words."
-            )

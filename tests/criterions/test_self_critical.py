@@ -347,12 +347,6 @@ def test_options_out_of_range_are_refused(folders, options, message):
         criterion_of(task, **options)
 
 
-def test_compilation_is_refused(folders):
-    task = load(folders, "multimodal_captioning", compile=True)
-    with pytest.raises(UserError, match=r"^--compile: does not go with --criterion self_critical"):
-        CRITERION_REGISTRY["self_critical"](task, False, **OPTIONS)
-
-
 def test_a_task_of_others_is_refused():
     task = Namespace(target_dictionary=make_dictionary(), cfg=Namespace(_name="translation"))
     with pytest.raises(UserError, match="--task translation does not sample"):

@@ -151,5 +151,3 @@ def test_attention_refuses_pooled_features_and_an_image_elsewhere():
     pooled = Namespace(ids=["a.jpg"], count_rows={"a.jpg": 1}.get)
     with pytest.raises(UserError, match="extract with --grid"):  # before the training begins
         build_model("m_rnn", toy_task(features=pooled), **SIZES, attention="soft")
-    with pytest.raises(UserError, match="needs --image-input multimodal, but that is both"):
-        build_model("m_rnn_vis_in_rnn_both", toy_task(), **SIZES, attention="soft")

@@ -46,8 +46,6 @@ ALWAYS = {"conv_story_tiny": STORY, "gcnn_lm_tiny": LANGUAGE}
         ("gcnn_lm_tiny", {"max_positions": 2}, "--max-positions must be 3 or more, but is 2"),
         ("conv_story_tiny", {"max_source_positions": 2}, "--max-source-positions must be 3 or mo"),
         # options that do not fit together
-        ("glac_tiny", {"slice_temperature": 2.0}, "--slice-temperature must be 1 with --slices 1"),
-        ("glac_non_local", {}, "positions of a grid, but the features have one region"),
         ("t5_tiny", {"relative_buckets": 6}, "--relative-buckets must be a multiple of 4"),
         ("t5_tiny", {"max_distance": 16}, r"less than twice --max-distance \(16\), but is 32"),
         ("vg_t5_tiny", {"fusion_encoder_layers": ""}, "--fusion-encoder-layers .* both empty"),
@@ -64,7 +62,11 @@ ALWAYS = {"conv_story_tiny": STORY, "gcnn_lm_tiny": LANGUAGE}
         # lists of layers
         ("conv_story_tiny", {"decoder_layers": "[512, 4]"}, "--decoder-layers must be a list of"),
         ("conv_story_tiny", {"encoder_layers": "exit()"}, "--encoder-layers must be a list of"),
-        ("conv_story_tiny", {"decoder_attention": "[True, True]"}, "one entry for each of the 3"),
+        (
+            "conv_story_tiny",
+            {"decoder_attention": "[True, True]"},
+            "for each of the 3",
+        ),
         ("conv_story_tiny", {"self_attention": "yes"}, "--self-attention must be True, False or"),
         ("conv_story_tiny", {"gated_attention": "1"}, "--gated-attention must be True or False"),
         ("conv_story_tiny", {"encoder_embed_dim": 12}, r"--decoder-embed-dim \(16\) must be equal"),
@@ -74,8 +76,9 @@ ALWAYS = {"conv_story_tiny": STORY, "gcnn_lm_tiny": LANGUAGE}
             "--encoder-attention must be False, --e",
         ),
         ("conv_story_tiny", {"project_input": "False"}, "--project-input True: this system has no"),
-        ("conv_story_tiny", {"pretrained": "True"}, "--pretrained True needs --pretrained-checkp"),
-        ("conv_story_tiny", {"pretrained_checkpoint": "a.pt"}, "does nothing without --pretrained"),
+        ("conv_story_tiny", {"pretrained": "True"}, "--pretrained needs --pretrained-checkpoint"),
+        ("conv_story_tiny", {"pretrained_checkpoint": "a.pt"}, "-checkpoint needs --pretrained Tr"),
+        ("m_rnn", {"attention": "soft", "image_input": "both"}, "needs --image-input multimodal"),
         # a wrong option of the new model is said before what is wrong with the pretrained one
         (
             "conv_story_tiny",
@@ -94,7 +97,7 @@ def test_options_are_refused_in_one_line(arch, options, message):
 @pytest.mark.parametrize(
     ("arch", "task", "message"),
     [
-        ("sc_nlm_tiny", toy_task(), "sc_nlm reads structures, but the data has none: tag it"),
+        ("sc_nlm_tiny", toy_task(), "does not fit the task .*: give --task multimodal_captioning"),
         ("vg_bart_tiny", video_task(feature_dim=0), "reads features of videos, but the task gives"),
         *(
             (arch, video_task(source_dictionary=make_dictionary(reverse=True)), "--joined-dictio")

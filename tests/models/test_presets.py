@@ -97,12 +97,6 @@ def test_command_line_and_yaml_give_the_same_model(tmp_path, monkeypatch, arch):
     assert plain(composed.model) == plain(parsed.model)
 
 
-@pytest.mark.parametrize("arch", mostly_slow(ARCHITECTURES))
-def test_command_line_and_config_group_give_the_same_model(monkeypatch, arch):
-    parsed, composed = by_command_line(arch), by_group(monkeypatch, arch)
-    assert plain(composed.model) == plain(parsed.model)
-
-
 def changed_option(arch):
     """An option that the preset sets, with the model's own default, or with another value."""
     model, values = PRESETS[arch]
@@ -122,13 +116,6 @@ def test_given_option_wins_over_the_preset(tmp_path, monkeypatch, arch):
     assert plain(by_command_line(arch, **given).model) == expected
     assert plain(by_yaml(tmp_path, monkeypatch, arch, **given).model) == expected
     assert plain(by_group(monkeypatch, arch, **given).model) == expected
-
-
-def test_flag_that_a_preset_sets_can_be_unset_by_hydra(tmp_path, monkeypatch):
-    """On the command line such a flag can only be set; giving it then changes nothing."""
-    unset = by_yaml(tmp_path, monkeypatch, "glac_non_local", non_local=False)
-    assert unset.model.non_local is False
-    assert by_command_line("glac_non_local", non_local=True).model.non_local is True
 
 
 def test_configuration_of_a_checkpoint_wins_over_the_preset(monkeypatch):

@@ -3,7 +3,6 @@ that they learn from the video."""
 
 import pytest
 import torch
-import torch.nn.functional as F
 from toy_data import build_model, video_task
 
 from fairseq_mm.errors import UserError
@@ -39,45 +38,6 @@ def make_batch(rows=B, words=S, frames=M):
         "features": torch.randn(rows, frames, D).masked_fill(padding_mask.unsqueeze(-1), 0),
         "padding_mask": padding_mask,
     }
-
-
-def decode(model, batch, steps, order=None, after_step=None):
-    """Logits of the last of so many steps of a search, all words of the summary alike."""
-    state: dict = {}
-    with torch.no_grad():
-        encoder_out = model.encoder(**batch)
-        if order is not None:
-            encoder_out = model.encoder.reorder_encoder_out(encoder_out, order)
-        rows = len(encoder_out["item"][0])
-        tokens = torch.full((rows, steps), 6)
-        tokens[:, 0] = EOS
-        for step in range(1, steps + 1):
-            logits = model.decoder(tokens[:, :step], encoder_out, state)[0]
-            if after_step is not None:
-                after_step(step, encoder_out, state)
-    return logits
-
-
-def test_a_step_projects_neither_words_nor_frames(arch, monkeypatch):
-    model = build_model(f"{arch}_tiny", video_task(**MANY))
-    shapes, at_step = {1: []}, [1]
-    original = F.linear
-
-    def linear(x, *args):
-        shapes[at_step[0]].append(tuple(x.shape))
-        return original(x, *args)
-
-    def next_step(step, *_):
-        at_step[0] = step + 1
-        shapes[step + 1] = []
-
-    monkeypatch.setattr(F, "linear", linear)
-    decode(model, make_batch(), T, after_step=next_step)
-    for step in range(2, T + 1):
-        assert shapes[step]
-        # one row of input for each text that is written, whatever it is asked of
-        assert {x[:-1] for x in shapes[step]} <= {(B,), (B, 1)}
-    assert any(M in x for x in shapes[1])
 
 
 def test_attention_over_words_frames_and_modalities_is_given(arch):

@@ -5,9 +5,7 @@ from argparse import Namespace
 
 import pytest
 import torch
-from numerics import assert_close
 from torch import nn
-from toy_data import make_visual_stories_folder, run_fairseq
 from toy_optimizers import (
     PRECISIONS,
     build_optimizer,
@@ -15,7 +13,6 @@ from toy_optimizers import (
     optimizer_config,
     run_updates,
 )
-from toy_processes import needs_fork, run_two_processes
 
 from fairseq_mm.errors import UserError
 from fairseq_mm.optim.adam_l2 import AdamL2Config, FairseqAdamL2
@@ -142,53 +139,3 @@ def test_options_out_of_range_are_refused(options, message):
     cfg = Namespace(**{**vars(AdamL2Config()), "lr": [LR], **options})
     with pytest.raises(UserError, match=message):
         FairseqAdamL2(cfg, ToyModel().parameters())
-
-
-TRAINING = (
-    *("--task", "visual_storytelling", "--arch", "transtory_full_tiny", "--cpu"),
-    *("--criterion", "cross_entropy", "--optimizer", "adam_l2", "--amsgrad"),
-    *("--weight-decay", "0.001", "--lr", "0.01", "--num-workers", "0", "--log-format", "none"),
-    *("--no-epoch-checkpoints", "--disable-validation", "--seed", "3", "--dropout", "0"),
-    *("--embedding-dropout", "0"),
-)
-
-
-def train(data, save_dir, *options):
-    with pytest.MonkeyPatch.context() as monkeypatch:
-        run_fairseq(monkeypatch, "train", data, *TRAINING, "--save-dir", save_dir, *options)
-
-
-def last_checkpoint(save_dir):
-    state = torch.load(save_dir / "checkpoint_last.pt")
-    return state["model"], state["last_optimizer_state"]["state"]
-
-
-def test_a_run_that_is_cut_and_resumed_equals_a_whole_one(tmp_path):
-    data = make_visual_stories_folder(tmp_path / "data")
-    options = ("--batch-size", "3", "--update-freq", "2")
-    train(data, tmp_path / "whole", *options, "--max-epoch", "3")
-    train(data, tmp_path / "cut", *options, "--max-epoch", "1")
-    train(data, tmp_path / "cut", *options, "--max-epoch", "3")
-    whole, cut = last_checkpoint(tmp_path / "whole"), last_checkpoint(tmp_path / "cut")
-    for name, weight in whole[0].items():
-        assert torch.equal(cut[0][name], weight), name
-    for number, state in whole[1].items():
-        assert set(state) == {"step", "exp_avg", "exp_avg_sq", "max_exp_avg_sq"}
-        assert all(torch.equal(cut[1][number][key], state[key]) for key in set(state) - {"step"})
-        assert cut[1][number]["step"] == state["step"]
-
-
-@needs_fork
-def test_two_processes_update_as_one_does(tmp_path):
-    data = make_visual_stories_folder(tmp_path / "data")
-    # Adam divides gradients by their size, so that one that is nearly zero is rounding alone
-    options = ("--batch-size", "3", "--max-update", "3", "--adam-eps", "1e-3")
-    run_two_processes(
-        lambda *rank: train(data, tmp_path / "two", *options, "--ddp-backend", "legacy_ddp", *rank)
-    )
-    # one process takes both processes' batches before each step
-    train(data, tmp_path / "one", *options, "--update-freq", "2")
-    one, two = last_checkpoint(tmp_path / "one")[0], last_checkpoint(tmp_path / "two")[0]
-    for name, weight in one.items():
-        if "pictures.norm." not in name:  # batch statistics are each process's own
-            assert_close(two[name], weight, msg=name)

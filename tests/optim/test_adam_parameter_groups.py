@@ -124,17 +124,7 @@ def test_a_model_without_added_parameters_is_warned_of(caplog):
     assert [len(group["params"]) for group in optimizer.param_groups] == [4, 0]
 
 
-@pytest.mark.parametrize(
-    ("rates", "message"),
-    [
-        (
-            {"lr": [0.0]},
-            r"^--lr must be above 0 for two learning rates, but is 0\.0\.",
-        ),
-        ({"added_lr": -1.0}, r"^--added-lr must be 0 or more, but is -1\.0\."),
-    ],
-)
-def test_rates_out_of_range_are_refused(rates, message):
-    cfg = Namespace(**{**vars(AdamParameterGroupsConfig()), "lr": [LR], **rates})
-    with pytest.raises(UserError, match=message):
+def test_rates_out_of_range_are_refused():
+    cfg = Namespace(**{**vars(AdamParameterGroupsConfig()), "lr": [LR], "added_lr": -1.0})
+    with pytest.raises(UserError, match=r"^--added-lr must be 0 or more, but is -1\.0\."):
         adam_parameter_groups.AdamParameterGroups(cfg, toy_model().parameters())

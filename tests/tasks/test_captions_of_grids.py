@@ -1,7 +1,5 @@
 """Captions of grids: trained from a data folder, generated from a checkpoint, refused if pooled."""
 
-import shutil
-
 import numpy as np
 import pytest
 from toy_data import EXTRACTOR, make_captions_folder, run_fairseq, write_store
@@ -49,18 +47,3 @@ def test_a_model_of_grids_writes_captions_of_grids_only(
     assert [best.text for best, *_ in together] == [best.text for best, *_ in alone]
     with pytest.raises(UserError, match=message):
         model.generate([grids[0, :1]])
-
-
-def test_attention_to_pooled_features_is_refused_before_anything_is_saved(
-    folder, tmp_path, monkeypatch
-):
-    pooled = shutil.copytree(folder, tmp_path / "pooled")
-    keys = [
-        f"{split}{i}.jpg" for split, count in (("train", 12), ("valid", 7)) for i in range(count)
-    ]
-    (pooled / "features.h5").unlink()
-    write_store(pooled / "features.h5", keys, dim=D, attributes=EXTRACTOR)
-    options = ("--arch", "m_rnn_tiny", "--attention", "soft", "--save-dir", tmp_path / "saved")
-    with pytest.raises(UserError, match=r"pooled \(1 region an image\): extract with --grid"):
-        run_fairseq(monkeypatch, "train", pooled, *TRAIN, *options)
-    assert not list(tmp_path.glob("saved/*"))

@@ -111,16 +111,9 @@ def text_of(hypotheses):
     return {line: text for line, (_, text) in hypotheses.items()}
 
 
-def scores_of(hypotheses):
-    return [hypotheses[line][0] for line in sorted(hypotheses)]
-
-
 @pytest.mark.parametrize(
     ("size", "multiple"),
-    [
-        *(("1", "8"), ("3", "1"), ("8", "8")),
-        *(pytest.param(*x, marks=pytest.mark.slow) for x in (("1", "1"), ("3", "8"), ("8", "1"))),
-    ],
+    [("1", "8"), ("3", "1"), ("8", "8")],
 )
 def test_every_story_is_generated_exactly_once(generate, data, story, size, multiple):
     options = ("--batch-size", size, "--required-batch-size-multiple", multiple)
@@ -162,20 +155,6 @@ def test_a_model_trained_under_translation_is_one_of_stories(generate, data, tmp
     assert text_of(stories) == text_of(translated)
 
 
-def test_fairseqs_lstm_is_what_it_is_under_translation(generate, validate, data, tmp_path):
-    sizes = ("--encoder-embed-dim", "8", "--decoder-embed-dim", "8", "--decoder-out-embed-dim", "6")
-    lstm = train(data, tmp_path / "ck", *sizes, arch="lstm", epochs=1)
-    evenly = ("--required-batch-size-multiple", "1")
-    stories = generate(data, lstm, "--beam", "2", "--batch-size", "4")
-    assert sorted(stories) == list(range(VALID))
-    assert stories == generate(
-        data, lstm, "--beam", "2", "--batch-size", "4", *evenly, task="translation"
-    )
-    languages = ("-s", "wp_source", "-t", "wp_target")
-    expected = validate(data, lstm, *evenly, *languages, task="translation")
-    assert validate(data, lstm) == pytest.approx(expected, abs=1e-3)
-
-
 def weights_of(path):
     return torch.load(path, map_location="cpu")["model"]
 
@@ -187,12 +166,6 @@ def assert_equal_weights(one, other):
         torch.testing.assert_close(weights, other[key], msg=key)
 
 
-def test_training_resumes_where_it_stopped(data, tmp_path):
-    straight = train(data, tmp_path / "straight", epochs=3)
-    train(data, tmp_path / "resumed", epochs=1)
-    assert_equal_weights(train(data, tmp_path / "resumed", epochs=3), straight)
-
-
 def test_training_a_fusion_model_resumes_without_the_pretrained_file(data, story, tmp_path):
     pretrained = shutil.copy(story, tmp_path / "pretrained.pt")
     straight = fuse(data, tmp_path / "straight", pretrained, epochs=3)
@@ -201,36 +174,12 @@ def test_training_a_fusion_model_resumes_without_the_pretrained_file(data, story
     assert_equal_weights(fuse(data, tmp_path / "resumed", pretrained, epochs=3), straight)
 
 
-def test_translation_resumes_a_fusion_model_without_the_pretrained_file(data, story, tmp_path):
-    """Its batches after resuming are others, as with any of fairseq's models."""
-    pretrained = shutil.copy(story, tmp_path / "pretrained.pt")
-    first = weights_of(fuse(data, tmp_path, pretrained, epochs=1, task="translation"))
-    (tmp_path / "pretrained.pt").unlink()
-    second = weights_of(fuse(data, tmp_path, pretrained, epochs=2, task="translation"))
-    assert first.keys() == second.keys()
-    for name, weights in first.items():
-        is_fixed = ".frozen." in name or name.endswith("_extra_state")
-        assert torch.equal(second[name], weights) == is_fixed, name
-
-
 def test_a_fusion_model_says_where_data_and_checkpoint_were_moved_to(
     generate, validate, data, fusion, tmp_path
 ):
     moved = shutil.copytree(data, tmp_path / "moved")
     assert generate(moved, fusion, "--beam", "2") == generate(data, fusion, "--beam", "2")
     assert validate(moved, fusion) == validate(data, fusion)
-
-
-def test_ensembles_average_their_models(generate, data, story, fusion):
-    alone = generate(data, story, "--beam", "2")
-    twice = generate(data, f"{story}:{story}", "--beam", "2")
-    assert text_of(twice) == text_of(alone)
-    assert scores_of(twice) == pytest.approx(scores_of(alone), abs=1e-3)
-    pair = generate(data, f"{story}:{fusion}", "--beam", "2")
-    swapped = generate(data, f"{fusion}:{story}", "--beam", "2")
-    assert sorted(pair) == list(range(VALID))
-    assert text_of(pair) == text_of(swapped)
-    assert scores_of(pair) != pytest.approx(scores_of(alone), abs=1e-3)
 
 
 def test_averages_of_checkpoints_keep_what_they_were_trained_on(generate, data, fusion, tmp_path):
@@ -254,11 +203,8 @@ def test_averages_of_checkpoints_keep_what_they_were_trained_on(generate, data, 
 @pytest.mark.parametrize(
     "options",
     [
-        ("--bf16",),
-        ("--fp16", "--fp16-init-scale", "4"),
-        ("--store-ema", "--ema-decay", "0.9"),
-        ("--update-freq", "3", "--max-tokens", "50", "--criterion", "chunked_cross_entropy"),
-        ("--compat", "released", "--weight-decay", "1e-7", "--clip-norm", "0.1"),
+        ("--fp16", "--fp16-init-scale", "4", "--compat", "released", "--weight-decay", "1e-7"),
+        ("--bf16", "--store-ema", "--update-freq", "3", "--max-tokens", "50"),
     ],
     ids=lambda options: options[0].strip("-"),
 )
@@ -292,15 +238,3 @@ def test_a_prompt_language_model_trains_validates_and_generates(
     found = re.findall(r"^H-(\d+)\t\S+\t?(.*)$", capsys.readouterr().out, flags=re.MULTILINE)
     assert sorted(int(line) for line, _ in found) == list(range(VALID))
     run_fairseq(monkeypatch, "eval_lm", *arguments, "--gen-subset", "valid", "--batch-size", "4")
-
-
-def test_texts_that_are_too_long_are_cut_when_asked_to(generate, data, tmp_path):
-    options = ("--max-source-positions", "6", "--max-target-positions", "9")
-    truncate = ("--truncate-source", "--truncate-target")
-    checkpoint = train(data, tmp_path / "ck", *options, *truncate, epochs=1)
-    table = weights_of(checkpoint)["decoder.trunk.embedding.positions.weight"]
-    assert len(table) == 9
-    # fairseq stops where the model's positions end, whatever --max-len-b is
-    stories = generate(data, checkpoint, "--beam", "1")
-    assert sorted(stories) == list(range(VALID))
-    assert max(len(text.split()) for text in text_of(stories).values()) <= 7

@@ -343,7 +343,7 @@ def test_the_root_of_zero_has_a_finite_gradient():
             "records published weights .torchvision:X., which need no",
         ),
         ({}, ("--network-lr-scale", "-1"), "--network-lr-scale must be 0 or more, but is -1"),
-        ({}, ("--compile",), "--photos: does not go with --compile"),
+        ({}, ("--compile",), "--compile does not go with --photos"),
         ({}, ("--image-network", ""), "with weights from a file .* give that file"),
         ({}, ("--photos", ""), "--image-network needs --photos"),
         ({}, ("--photos", "missing"), "missing: no such file or folder"),

@@ -118,12 +118,7 @@ def test_ties_count_against_the_system():
     ("options", "message"),
     [
         (BEST[:2], "rsum: must be given with --maximize-best"),
-        (("--best-checkpoint-metric", "t2i_medr", BEST[2]), "t2i_medr: must be given without"),
-        (
-            ("--best-checkpoint-metric", "r_sum", BEST[2]),
-            "r_sum: a model that embeds .* is validated by i2t_r1",
-        ),
-        (("--eval-gen",), "a model that embeds images and .* not by --eval-gen"),
+        (("--eval-gen",), "embeds images and sentences, and generates no captions"),
         (("--criterion", "cross_entropy"), "are trained with --criterion pairwise_ranking"),
         (("--use-ema",), "--use-ema validates the average of the weights, which only --store-ema"),
         (
@@ -138,10 +133,6 @@ def test_mistakes_are_reported_in_one_line(monkeypatch, tmp_path, data, options,
 
 
 def test_models_that_write_captions_do_not_rank(monkeypatch, tmp_path, data):
-    with pytest.raises(UserError, match="rsum is of models that embed images and sentences"):
-        train(
-            monkeypatch, data, tmp_path / "a", *BEST, "--criterion", "cross_entropy", arch="m_rnn"
-        )
     with pytest.raises(UserError, match="--use-ema is for models that embed images and sentences"):
         train(monkeypatch, data, tmp_path / "c", "--store-ema", "--use-ema", arch="m_rnn_tiny")
     message = "--criterion pairwise_ranking is for models that embed .* but the model is MRnnModel"
@@ -157,16 +148,6 @@ def test_models_that_embed_write_no_captions(monkeypatch, tmp_path, data):
     model = fairseq_mm.from_pretrained(checkpoint, device="cpu")
     assert not hasattr(model, "generate")
     assert model.embed_texts(["a dog"]).shape == (1, model.models[0].embed_dim)
-
-
-@pytest.mark.parametrize("stop", [("--max-epoch", "2"), ("--max-update", "6")])
-def test_training_resumes_where_it_stopped(monkeypatch, tmp_path, data, stop):
-    """At the end of an epoch of four updates, and within one."""
-    options = ("--negatives", "random", "--num-negatives", "3", "--max-epoch", "4")
-    straight = train(monkeypatch, data, tmp_path / "straight", *options)
-    train(monkeypatch, data, tmp_path / "resumed", *options, *stop)
-    resumed = train(monkeypatch, data, tmp_path / "resumed", *options)
-    torch.testing.assert_close(torch.load(resumed)["model"], torch.load(straight)["model"])
 
 
 def test_trained_temperature_is_in_the_checkpoint_and_resumes(monkeypatch, tmp_path, data):
@@ -224,15 +205,6 @@ def test_average_is_validated_and_is_the_model_of_every_command(monkeypatch, tmp
     assert "uses_ema" not in (tmp_path / "folder" / "config.json").read_text()
 
 
-def test_training_with_an_average_resumes_from_its_weights(monkeypatch, tmp_path, data):
-    options = (*AVERAGED, "--max-epoch", "4")
-    straight = torch.load(train(monkeypatch, data, tmp_path / "straight", *options))
-    train(monkeypatch, data, tmp_path / "resumed", *options, "--max-epoch", "2")
-    resumed = torch.load(train(monkeypatch, data, tmp_path / "resumed", *options))
-    torch.testing.assert_close(resumed["model"], straight["model"])
-    torch.testing.assert_close(resumed["extra_state"]["ema"], straight["extra_state"]["ema"])
-
-
 def test_a_checkpoint_without_its_average_is_refused(monkeypatch, tmp_path, data):
     checkpoint = train(monkeypatch, data, tmp_path / "ck", *AVERAGED)
     state = torch.load(checkpoint)
@@ -269,32 +241,12 @@ def test_training_alone_draws_negatives(monkeypatch, tmp_path, data, options, dr
     "options",
     [
         ("--update-freq", "3", "--max-tokens", "30", "--negatives", "max", "--sum-updates", "1"),
-        ("--bf16", "--negatives", "random", "--num-workers", "1"),
-        ("--bf16", "--loss", "info_nce", "--learn-temperature"),
-        ("--fp16", "--fp16-init-scale", "4", "--negatives", "random"),
+        ("--bf16", "--loss", "info_nce", "--learn-temperature", "--num-workers", "1"),
     ],
 )
 def test_trains_with(monkeypatch, tmp_path, data, options):
     checkpoint = train(monkeypatch, data, tmp_path / "ck", *BEST, *options)
     assert torch.load(checkpoint)["extra_state"]["val_loss"] > 0
-
-
-@pytest.mark.parametrize("arch", ["vse_gru", "vse_bow"])
-def test_folder_of_pooled_states_gives_the_same_vectors(monkeypatch, tmp_path, data, arch):
-    """And so does the checkpoint that is written from it."""
-    sizes = ("--word-dim", "6", "--embed-dim", "8")
-    options = ("--loss", "info_nce", "--sentence-pooling", "gpo", *sizes)
-    checkpoint = train(monkeypatch, data, tmp_path / "ck", *options, arch=arch)
-    folder, again = tmp_path / "folder", tmp_path / "again.pt"
-    assert main(["export", str(checkpoint), str(folder)]) in (0, None)
-    assert main(["export", str(folder), str(again), "--to-checkpoint"]) in (0, None)
-    vectors = [
-        fairseq_mm.from_pretrained(path, device="cpu").embed_texts(["a dog", "the cat runs"])
-        for path in (checkpoint, folder, again)
-    ]
-    assert np.array_equal(vectors[0], vectors[1])
-    assert np.array_equal(vectors[0], vectors[2])
-    assert main(["rank", str(data), "--checkpoint", str(folder), "--split", "valid"]) in (0, None)
 
 
 def test_regions_are_pooled_in_training_ranking_and_search(monkeypatch, tmp_path):
@@ -360,16 +312,13 @@ def test_two_processes_train_and_validate(tmp_path, data):
 
 
 @needs_fork
-@pytest.mark.parametrize(
-    "backend", [pytest.param("legacy_ddp", marks=pytest.mark.slow), "pytorch_ddp"]
-)
-def test_two_processes_draw_as_one_does_for_both(monkeypatch, tmp_path, data, backend):
+def test_two_processes_draw_as_one_does_for_both(monkeypatch, tmp_path, data):
     """36 lines in batches of 8: at the end of an epoch one process has none."""
     options = ("--negatives", "random", "--num-negatives", "7", "--batch-size", "8")
 
     def train_rank(*others):
         with pytest.MonkeyPatch.context() as monkeypatch:
-            others = ("--ddp-backend", backend, *others)
+            others = ("--ddp-backend", "pytorch_ddp", *others)
             train(monkeypatch, data, tmp_path / "two", *options, *others)
 
     run_two_processes(train_rank)

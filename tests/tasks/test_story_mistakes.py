@@ -92,20 +92,20 @@ def test_prompts_and_stories_have_a_word_and_as_many_lines(data, tmp_path):
 def test_texts_longer_than_the_models_positions(data, tmp_path):
     write_lines(data, "train", "wp_source", [[5, 2]] * 6 + [[5] * 39 + [2], [5] * 40 + [2]])
     message = (
-        r"line 7: the prompt has 40 tokens, its end included, but the model has "
-        r"positions for 38 \(2 such lines\): give --truncate-source, or a larger --max-source-p"
+        r"line 7: the prompt has 40 tokens, its end included, but must have at most 38 \(2 such "
+        r"lines\): give --truncate-source --max-source-positions 40, or leave"
     )
     refuse_to_train(data, tmp_path, message)
     write_lines(data, "valid", "wp_target", [[5, 2]] * 4 + [[5] * 42 + [2]])
-    refuse_to_train(data, tmp_path, r"line 5: the story has 43 .* for 42", "--truncate-source")
+    refuse_to_train(data, tmp_path, r"line 5: the story has 43 .* at most 42", "--truncate-source")
 
 
 def test_texts_longer_than_the_frozen_models_positions(data, story, tmp_path):
     """fairseq leaves them out of training, but not of validation."""
     write_lines(data, "valid", "wp_target", [[5, 2]] * 4 + [[5] * 42 + [2]])
     message = (
-        r"the story of line 5 of valid has 43 tokens, its end included, but the model has "
-        r"positions for 42 \(1 such lines\): give --truncate-target --max-target-positions 44"
+        r"the story of line 5 of valid has 43 tokens, its end included, but must have at most 42 "
+        r"\(1 such lines\): give --truncate-target --max-target-positions 44"
     )
     options = (*fusion_of(story), "--max-target-positions", "60")
     refuse_to_train(data, tmp_path, message, *options)
@@ -120,7 +120,7 @@ def interact(monkeypatch, data, path, prompts, tmp_path, *options):
 def test_prompts_that_are_typed(monkeypatch, capsys, whole, story, tmp_path):
     with pytest.raises(UserError, match=r"prompt 1 is empty: it must have at least one word\."):
         interact(monkeypatch, whole, story, "\n", tmp_path)
-    message = r"prompt 1 has 41 tokens, .* positions for 38: give --truncate-source, or shorten it"
+    message = r"the prompt of line 1 of the input has 41 tokens, .* at most 38 .* --truncate-source"
     with pytest.raises(UserError, match=message):
         interact(monkeypatch, whole, story, "door " * 40, tmp_path)
     capsys.readouterr()
@@ -138,7 +138,6 @@ def changed_dictionaries():
     other = "prepared with another vocabulary threshold, or from other training text"
     return [
         ("wp_source", lambda words: words[::-1], rf"the source dictionary of the data .*{order}"),
-        ("wp_target", lambda words: words[::-1], rf"the target dictionary of the data .*{order}"),
         ("wp_target", lambda words: [*words, "madeupword0000", "madeupword0001"], filler),
         ("wp_source", lambda words: [*words, "dragon"], rf"of the data folder has \d+ .*{other}"),
     ]
@@ -170,8 +169,7 @@ def renamed(story, path, arch, **task):
     return path
 
 
-@pytest.mark.parametrize("task", ["hierarchical_story", "translation"])
-def test_pretrained_checkpoints_that_are_none(whole, story, tmp_path, task):
+def test_pretrained_checkpoints_that_are_none(whole, story, tmp_path):
     files = {name: tmp_path / f"{name}.pt" for name in ("missing", "text", "cut", "m_rnn", "lm")}
     files["text"].write_text("no checkpoint")
     files["cut"].write_bytes(story.read_bytes()[:5000])
@@ -189,7 +187,7 @@ def test_pretrained_checkpoints_that_are_none(whole, story, tmp_path, task):
         "lm": rf"{of_arch}gcnn_lm_tiny\.",
     }.items():
         message = rf"^--pretrained-checkpoint {files[name]}: {message}"
-        refuse_to_train(whole, tmp_path, message, *fusion_of(files[name]), "--task", task)
+        refuse_to_train(whole, tmp_path, message, *fusion_of(files[name]))
 
 
 def test_pretrained_checkpoints_that_do_not_fit(whole, story, tmp_path):
@@ -215,8 +213,7 @@ def test_a_run_is_not_resumed_with_other_options(whole, story, tmp_path):
 def test_what_the_models_cannot_do_when_generating(monkeypatch, whole, story, tmp_path):
     words = save_text_model(tmp_path / "lm.pt", "gcnn_lm_tiny")
     for path, options, message in (
-        (story, ("--print-alignment",), "^--print-alignment: convolutional story models align no"),
-        (story, ("--constraints",), r"^--constraints: this task takes none\.$"),
+        (story, ("--print-alignment",), "^--print-alignment: the model aligns no words"),
         (words, (), "^--arch gcnn_lm_tiny: reads no prompt; language models have the task "),
     ):
         arguments = ("--path", path, "--gen-subset", "valid", "--cpu", "--num-workers", "0")

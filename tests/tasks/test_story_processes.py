@@ -33,17 +33,14 @@ def folder(tmp_path_factory):
 
 
 @needs_fork
-@pytest.mark.parametrize(
-    "backend", ["pytorch_ddp", pytest.param("legacy_ddp", marks=pytest.mark.slow)]
-)
-def test_two_processes_train_fusion_as_one_does(folder, tmp_path, backend):
+def test_two_processes_train_fusion_as_one_does(folder, tmp_path):
     """Seven stories in batches of two: in the last step, one process has none or fewer."""
     pretrained = folder / "pretrained" / "checkpoint_last.pt"
     options = (
         *("--arch", "conv_story_fusion", *FUSION.split(), "--decoder-out-embed-dim", "10"),
         *("--pretrained-checkpoint", pretrained, "--batch-size", "2"),
     )
-    ranks = (*options, "--ddp-backend", backend)
+    ranks = (*options, "--ddp-backend", "pytorch_ddp")
     run_two_processes(functools.partial(train, folder / "data", tmp_path / "two", *ranks))
     two = torch.load(tmp_path / "two" / "checkpoint_last.pt")["model"]
     # one process takes both processes' batches before each step

@@ -64,18 +64,6 @@ def test_python_and_the_command_generate_alike(trained, lines, tmp_path):
     assert [json.loads(line)["hypothesis"] for line in printed] == expected
 
 
-def test_a_file_that_is_not_lines_of_json_is_refused_before_anything_is_generated(
-    trained, tmp_path, capsys
-):
-    inputs = tmp_path / "inputs.jsonl"
-    inputs.write_text('{"colour": [0, 0, 0]}\n[1]\n')
-    command = ("generate", inputs, "--checkpoint", trained / "checkpoints", "--device", "cpu")
-    assert main([*map(str, command), "--user-dir", str(USER_DIR)]) == 2
-    printed = capsys.readouterr()
-    assert printed.out == ""
-    assert f"{inputs}:2: must be a JSON object, but is list instead." in printed.err
-
-
 def test_fairseq_generates_the_same_from_the_data_folder(trained, monkeypatch, capsys):
     data = trained / "data"
     capsys.readouterr()

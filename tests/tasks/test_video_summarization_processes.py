@@ -40,25 +40,6 @@ def assert_same_weights(one, other, **tolerances):
         torch.testing.assert_close(other["model"][name], weights, msg=name, **tolerances)
 
 
-def test_a_resumed_run_is_the_run(data, tmp_path):
-    """Interrupted within the second epoch, whose batches are others than the first's."""
-    options = ("--update-freq", "2", "--max-epoch", "3")
-    whole = train(data, tmp_path / "whole", *options)
-    saving = ("--save-interval-updates", "1", "--keep-interval-updates", "-1")
-    train(data, tmp_path / "first", *options, *saving, "--max-update", "3")
-    assert (tmp_path / "first" / "checkpoint_2_3.pt").exists()
-    start = tmp_path / "resumed" / "checkpoint_last.pt"
-    start.parent.mkdir()
-    start.write_bytes((tmp_path / "first" / "checkpoint_2_3.pt").read_bytes())
-    resumed = train(data, tmp_path / "resumed", *options)
-    assert_same_weights(whole, resumed, atol=0, rtol=0)
-    rates = [
-        [group["lr"] for group in state["last_optimizer_state"]["param_groups"]]
-        for state in (whole, resumed)
-    ]
-    assert rates[0] == rates[1] == pytest.approx([0.002 * 0.95**2, 0.01 * 0.95**2])
-
-
 @needs_fork
 @pytest.mark.parametrize("sharding", [(), ("--zero-sharding", "os")])
 def test_two_processes_train_and_score_as_one_does(data, tmp_path, sharding):

@@ -103,28 +103,6 @@ def test_validation_scores_whole_stories_without_separators(monkeypatch, capsys,
     assert cider == pytest.approx(sum(map(scorer.score_item, texts, range(5))) / 5, abs=1e-4)
 
 
-def test_scores_of_references_follow_no_rules_and_are_those_of_validation(
-    monkeypatch, capsys, trained
-):
-    data, checkpoint = trained
-    logged = []
-    monkeypatch.setattr(
-        "fairseq.logging.progress_bar.JsonProgressBar.print",
-        lambda self, stats, **kwargs: logged.append(stats),
-    )
-    options = ("--batch-size", "4", "--log-format", "json", "--cpu")
-    arguments = (data, *TASK, "--path", checkpoint, "--valid-subset", "valid", *options)
-    run_fairseq(monkeypatch, "validate", *arguments)
-    capsys.readouterr()
-    options = (*LIMITS, "--score-reference", "--all-lines", "--batch-size", "4", "--cpu")
-    arguments = (data, *TASK, "--path", checkpoint, "--gen-subset", "valid", *options)
-    run_fairseq(monkeypatch, "generate", *arguments)
-    scores = re.findall(r"^P-\d+\t(.*)$", capsys.readouterr().out, flags=re.MULTILINE)
-    values = [float(value) for line in scores for value in line.split()]
-    assert len(scores) == 10
-    assert -sum(values) / len(values) == pytest.approx(float(logged[-1]["loss"]), abs=2e-3)
-
-
 def generator_of(args=None, *, num_models=1, prefix_words=None, constraints=None, seed=None):
     """A task without a folder, its models and a generator."""
     task = VisualStorytellingTask.from_provenance([*WORDS, "<sent>"], {}, 5)
@@ -285,29 +263,13 @@ def test_text_that_is_scored_has_no_separators():
 @pytest.mark.parametrize(
     ("args", "message"),
     [
-        ({"constraints": "ordered"}, "--constraints: this task takes none"),
-        ({"print_alignment": "hard"}, "--print-alignment: there are no source words"),
-        ({"match_source_len": True}, "--match-source-len: a story is not as long as"),
+        ({"match_source_len": True}, "--match-source-len: the model reads no source text"),
         ({"min_len": 30}, "--min-len 30: the length of stories is set sentence by sentence"),
-        ({"sampling_topk": 5}, "--sampling-topk needs --sampling"),
-        ({"sampling_topp": 0.5}, "--sampling-topp needs --sampling"),
-        ({"sampling": True, "sampling_topp": 2.0}, "--sampling-topp must be at most 1, but is 2"),
-        ({"sampling": True, "diversity_rate": 0.5}, "--sampling and --diversity-rate exclude"),
-        ({"diverse_beam_groups": 2, "beam": 3}, "--diverse-beam-groups: give --diversity-rate or"),
     ],
 )
 def test_searches_that_cannot_be_are_refused(args, message):
     with pytest.raises(UserError, match=message):
         generator_of(args)
-
-
-def test_forbidden_tokens_are_on_the_device_of_the_models():
-    task, models, generator = generator_of()
-    forbidden = generator.token_indices_to_suppress
-    task.use_weights(generator, models)
-    assert torch.equal(generator.token_indices_to_suppress, forbidden)
-    task.use_weights(generator, [models[0].to("meta")])
-    assert generator.token_indices_to_suppress.device.type == "meta"
 
 
 def test_models_with_too_few_positions_are_refused():
@@ -366,7 +328,12 @@ def load(data, split="valid", **options):
 
 def test_story_of_which_every_image_is_missing_is_named(data):
     (data / "missing_images.txt").write_text("".join(f"valid1_{i}\n" for i in range(5)))
-    with pytest.raises(UserError, match=r"valid\.bin: line 3: must have 5 images, and features"):
+    with pytest.raises(
+        UserError, match=r"valid\.bin: line 3: must have 5 images, .*5 of them missi"
+    ):
+        load(data)
+    edit(data / "valid.visual_ids", "valid0_3\t", "")
+    with pytest.raises(UserError, match=r"valid\.bin: line 1: must have 5 images, .* has 4 images"):
         load(data)
 
 
@@ -376,12 +343,6 @@ def test_image_that_is_neither_in_the_store_nor_missing_is_named(data):
         load(data)
     (data / "missing_images.txt").write_text("other1_3\n")
     load(data)
-
-
-def test_story_of_four_images_is_named(data):
-    edit(data / "valid.visual_ids", "valid2_3\t", "")
-    with pytest.raises(UserError, match=r"valid\.bin: line 5: must have 5 images"):
-        load(data)
 
 
 @pytest.mark.parametrize(
@@ -397,7 +358,7 @@ def test_line_that_is_no_story_of_five_sentences_is_named(data, story, lengths):
     keys = "\t".join(f"valid0_{i}" for i in range(5))
     lines = [(keys, "a <sent> a <sent> a <sent> a <sent> a"), (keys, story)]
     write_visual_story_split(data, "valid", lines, make_dictionary(separator=True))
-    with pytest.raises(UserError, match=rf"line 2: must be 5 sentences .* of {lengths} words\.$"):
+    with pytest.raises(UserError, match=rf"line 2: .* 5 sentences .* of {lengths} words\.$"):
         load(data)
 
 
