@@ -14,18 +14,10 @@ COMMANDS = {
         *("--criterion", "cross_entropy", "--adam-betas", "(0.8, 0.9)", "--lr", "0.1,0.01"),
         *("--eval-gen", "--eval-gen-args", json.dumps({"beam": 2, "prefix": "it's, {a}=b: \\"})),
     ),
-    "another rate": (
-        *("--task", "multimodal_captioning", "--arch", "m_rnn_tiny", "--optimizer", "adam"),
-        *("--criterion", "cross_entropy", "--lr", "0.3", "--save-dir", "a folder/of = 'mine'"),
-    ),
     "stories of fairseq": (
         *("--task", "hierarchical_story", "--arch", "fconv_self_att_wp", "--optimizer", "nag"),
         *("--criterion", "label_smoothed_cross_entropy", "--label-smoothing", "0.1"),
         *("--decoder-attention", "[True, False]", "--clip-norm", "1", "--update-freq", "2,1"),
-    ),
-    "visual stories": (
-        *("--task", "visual_storytelling", "--arch", "glac_tiny", "--criterion", "cross_entropy"),
-        *("--lr-scheduler", "inverse_sqrt", "--warmup-updates", "7", "--bf16", "--store-ema"),
     ),
     "summaries": (
         *("--task", "video_summarization", "--arch", "vg_bart_tiny", "--criterion"),

@@ -57,8 +57,7 @@ def apply() -> None:
     # before any repair imports fairseq, for a message that says what to install
     check_fairseq()
     _apply(Scope.SAFE_LOADING)
-    if are_wanted():
-        _apply(Scope.INSTALLED)
+    _apply(Scope.INSTALLED)
 
 
 def activate() -> None:
@@ -66,28 +65,13 @@ def activate() -> None:
 
     The package's commands, tasks, models and loading functions call it. A second call does nothing.
     """
-    if are_active():
-        return
     apply()
-    if are_wanted():
-        _apply(Scope.OURS)
-
-
-def are_active() -> bool:
-    """Return True if :func:`activate` has been called in this process."""
-    return Scope.OURS in _are_done
-
-
-def are_wanted() -> bool:
-    """Return False if the environment variable ``FAIRSEQ_MM_NO_REPAIRS`` turns repairs off.
-
-    The safe loading of checkpoints cannot be turned off.
-    """
-    return os.environ.get(LEFT_OUT_BY, "") in ("", "0")
+    _apply(Scope.OURS)
 
 
 def _apply(when: Scope) -> None:
-    if when in _are_done:
+    is_wanted = when is Scope.SAFE_LOADING or os.environ.get(LEFT_OUT_BY, "") in ("", "0")
+    if when in _are_done or not is_wanted:
         return
     _are_done.add(when)
     for repair in table:

@@ -83,10 +83,7 @@ def quiet_commands() -> None:
 
 
 def repair_index_of_fasta() -> None:
-    """Quote the file's name of ``--dataset-impl fasta``, which fairseq puts into a shell command.
-
-    A checkpoint can choose the option and the name.
-    """
+    """Quote the file name of ``--dataset-impl fasta``, which fairseq puts into a shell command."""
     from fairseq.data.fasta_dataset import FastaDataset
 
     original = FastaDataset._build_index
@@ -104,12 +101,7 @@ def attention_keeps_beam_size() -> bool:
 
 
 def repair_beams_in_training() -> None:
-    """Reset the beam size in attention modules after a generation, so that training is correct.
-
-    fairseq's ``MultiheadAttention`` keeps the beam size of the last generation, and treats every
-    later batch as beams, even without an incremental state. A BART in training would attend to the
-    source texts of other examples.
-    """
+    """Make fairseq's attention use the beam size of a generation in incremental decoding only."""
     from fairseq.modules import MultiheadAttention
     from fairseq.sequence_generator import EnsembleModel
 
@@ -150,11 +142,7 @@ def repair_beams_in_training() -> None:
 
 
 def repair_token_blocks() -> None:
-    """Provide ``numpy.compat.long`` to two modules of fairseq; NumPy 2 does not have it.
-
-    ``--task language_modeling --sample-break-mode eos`` needs it, and so does ``--task
-    translation --num-batch-buckets``.
-    """
+    """Provide ``numpy.compat.long``, which NumPy 2 lacks, to two modules of fairseq."""
     import numpy as np
     from fairseq.data import language_pair_dataset, token_block_dataset
 
@@ -163,16 +151,6 @@ def repair_token_blocks() -> None:
     numpy_with_compat.compat = types.SimpleNamespace(long=int)
     for module in (language_pair_dataset, token_block_dataset):
         module.np = numpy_with_compat
-
-
-def misses_repeats() -> bool:
-    import torch
-    from fairseq.ngram_repeat_block import NGramRepeatBlock
-
-    # </s> 4 5 4 and two steps to come: 5 would repeat the bigram 4 5
-    tokens = torch.tensor([[2, 4, 5, 4, 1, 1]])
-    blocker = NGramRepeatBlock(2, use_extension=False)
-    return not blocker(tokens, torch.zeros(1, 6), 1, 1, 3)[0, 5].isinf()
 
 
 def repair_repeat_blocking() -> None:

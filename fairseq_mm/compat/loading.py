@@ -142,8 +142,6 @@ class _GuardedTorch(types.ModuleType):
 
 def activate_for(state: Any) -> None:
     """Apply all repairs of fairseq if a checkpoint has a model or task of this package."""
-    if activation.are_active():
-        return
     options = [state.get("cfg"), state.get("args")] if isinstance(state, Mapping) else []
     # options of a damaged file may raise anything when they are read; fairseq refuses them later
     with contextlib.suppress(Exception):
@@ -176,11 +174,11 @@ def named_failures(
     from elsewhere may have any type, so that anything can fail."""
     try:
         yield
-    except WeightsError as error:
-        raise UserError(f"{path}: {error}") from None
-    except (UserError, OSError):
+    except OSError:
         raise
     except Exception as error:
-        if find_message(error) is not None:
+        is_of_weights = isinstance(error, WeightsError)
+        if find_message(error) is not None and not is_of_weights:
             raise
-        raise UserError(f"{path}: {what}: {type(error).__name__}: {str(error)[:500]}") from error
+        problem = f"{what}: {type(error).__name__}: {str(error)[:500]}"
+        raise UserError(f"{path}: {error if is_of_weights else problem}") from error

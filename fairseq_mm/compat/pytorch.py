@@ -10,10 +10,10 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 def is_out_of_memory(error: BaseException) -> bool:
     """Return True if an error says that a device, or the machine, has too little memory."""
-    said = ("out of memory", "not enough memory", "can't allocate memory", "bad_alloc")
+    parts = ("out of memory", "not enough memory", "can't allocate memory", "bad_alloc")
     text = str(error)
     # oneDNN says no more than this; the longer text of an operation that it lacks is another.
-    is_said = text == "could not create a primitive" or any(part in text for part in said)
+    is_said = text == "could not create a primitive" or any(part in text for part in parts)
     return isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and is_said)
 
 

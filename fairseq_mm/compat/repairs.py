@@ -97,7 +97,6 @@ REPAIRS: tuple[Repair, ...] = (
         Scope.OURS,
         "--no-repeat-ngram-size forbids nothing without fairseq's CUDA extension.",
         "fairseq compares with the last words.",
-        fairseq.misses_repeats,
     ),
     Repair(
         fairseq.repair_beams_in_training,

@@ -95,12 +95,7 @@ def repair_batches_of_resumed_data() -> None:
 
 
 def repair_data_workers() -> None:
-    """Make the data workers of an epoch end with it, and start no thread beside workers.
-
-    fairseq keeps the workers of each iterator, and a task of this package has a new iterator in
-    each epoch. Workers that are forked while a thread reads ahead inherit its locks, and wait for
-    ever, once in some hundred epochs.
-    """
+    """Make the data workers of an epoch end with it, and start no thread beside workers."""
     from fairseq.data.iterators import EpochBatchIterator
 
     original = EpochBatchIterator._get_iterator_for_epoch

@@ -5,7 +5,6 @@ import os
 import subprocess
 import sys
 from argparse import Namespace
-from importlib.util import find_spec
 
 import hydra
 import pytest
@@ -13,51 +12,17 @@ import torch
 from fairseq.models.bart import BARTModel
 from fairseq.models.bart.model import bart_base_architecture
 from fairseq.sequence_generator import SequenceGenerator
-from numerics import assert_close
 from omegaconf import OmegaConf
 from toy_data import (
     PACKAGE,
     make_captions_folder,
     make_dictionary,
-    run_fairseq,
-)
-from toy_processes import needs_fork, train_by, training_configuration
-
-TRAINING = (
-    *("--task", "multimodal_captioning", "--arch", "m_rnn_tiny", "--criterion", "cross_entropy"),
-    *("--optimizer", "adam", "--lr", "0.01", "--max-epoch", "2", "--num-workers", "0", "--cpu"),
-    *("--no-epoch-checkpoints", "--log-format", "none", "--seed", "3"),
-    # without dropout one process and two compute the same gradients
-    *("--dropout", "0", "--embedding-dropout", "0", "--recurrent-dropout", "0"),
-    *("--feature-dropout", "0"),
 )
 
 
 @pytest.fixture
 def data(tmp_path):
     return make_captions_folder(tmp_path / "data")
-
-
-def load(path):
-    return torch.load(path, map_location="cpu")
-
-
-def test_checkpoint_loads_with_weights_only(monkeypatch, tmp_path, data):
-    run_fairseq(monkeypatch, "train", data, *TRAINING, "--save-dir", tmp_path, "--batch-size", "6")
-    state = load(tmp_path / "checkpoint_last.pt")
-    assert state["cfg"]["model"]["_name"] == "m_rnn_tiny"
-
-
-def test_a_pretrained_checkpoint_that_is_absent_is_refused(monkeypatch, tmp_path, data):
-    absent, folder = tmp_path / "absent.pt", tmp_path / "saved"
-    command = ("train", data, *TRAINING, "--save-dir", folder, "--batch-size", "6")
-    with pytest.raises(ValueError, match=f"--finetune-from-model {absent} does not exist"):
-        run_fairseq(monkeypatch, *command, "--finetune-from-model", absent)
-    # a training that continues needs it no longer
-    run_fairseq(monkeypatch, *command, "--max-update", "1")
-    run_fairseq(monkeypatch, *command, "--max-update", "2", "--finetune-from-model", absent)
-    state = load(folder / "checkpoint_last.pt")
-    assert state["optimizer_history"][-1]["num_updates"] == 2
 
 
 def called_with(monkeypatch, **settings):
@@ -194,53 +159,6 @@ warnings.warn("mine too", FutureWarning)
     assert (noise, heard) == ([], "own heard")
 
 
-def test_command_lines_of_fairseq_keep_their_log(started_python, tmp_path, data):
-    command = [started_python, "-m", "fairseq_cli.train", str(data), *TRAINING, "--max-epoch", "1"]
-    command += ["--user-dir", str(PACKAGE), "--save-dir", str(tmp_path), "--batch-size", "6"]
-    result = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert "| INFO | fairseq_cli.train | done training in" in result.stdout
-    assert "pin_memory" not in result.stderr
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        ("--ddp-backend", "legacy_ddp", "--bucket-cap-mb", "1"),
-        pytest.param(("--ddp-backend", "pytorch_ddp"), marks=pytest.mark.slow),
-        pytest.param(
-            ("--ddp-backend", "legacy_ddp", "--zero-sharding", "os"),
-            marks=[
-                pytest.mark.slow,
-                pytest.mark.skipif(not find_spec("fairscale"), reason="fairscale is missing"),
-            ],
-        ),
-    ],
-)
-@needs_fork
-def test_two_processes_train_as_one_does(monkeypatch, tmp_path, data, options):
-    """36 captions in batches of 5: the last step has one caption, one process has none."""
-    generated = ("--eval-gen", "--eval-gen-args", '{"beam": 2, "max_len_b": 9}')
-    metric = ("--best-checkpoint-metric", "cider", "--maximize-best-checkpoint-metric")
-    two = train_by(
-        2,
-        training_configuration(
-            *(data, *TRAINING, *options, *generated, *metric, "--batch-size", "5")
-        ),
-        tmp_path / "two",
-    )
-    # one process takes both processes' batches before each step
-    run_fairseq(
-        monkeypatch,
-        "train",
-        *(data, *TRAINING, "--save-dir", tmp_path / "one", *generated, *metric),
-        *("--batch-size", "5", "--update-freq", "2"),
-    )
-    one = load(tmp_path / "one" / "checkpoint_last.pt")
-    for key, weights in one["model"].items():
-        assert_close(two["model"][key], weights)
-    assert two["extra_state"]["val_loss"] == pytest.approx(one["extra_state"]["val_loss"], abs=1e-3)
-
-
 def test_hydra_trains(started_python, tmp_path, data):
     config = {
         "common": {"user_dir": str(PACKAGE), "cpu": True, "log_format": "none"},
@@ -293,13 +211,3 @@ def test_a_recipe_that_is_not_complete_ends_hydra_in_one_line(
     assert line in last
     assert result.returncode == 2
     assert "Traceback" not in result.stderr
-
-
-def test_mistake_ends_fairseq_train_with_one_line_and_status_2(started_python, tmp_path, data):
-    (data / "features.h5").write_text("no store")
-    command = [started_python, "-m", "fairseq_cli.train", str(data), *TRAINING]
-    command += ["--user-dir", str(PACKAGE), "--save-dir", str(tmp_path), "--batch-size", "6"]
-    result = subprocess.run(command, capture_output=True, text=True)
-    assert result.returncode == 2
-    assert "Traceback" not in result.stderr
-    assert result.stderr.splitlines()[-1].startswith(f"error: {data}/features.h5: ")
