@@ -128,84 +128,63 @@ def read_score_references(
 
     ``references_of`` is ``item``, or ``album`` for all stories of each image sequence's album.
     """
-    if references is None:
-        if split is None:
-            raise UserError(
-                "references are needed: give --data DIR (and --split), or --references."
-            )
+    if references is not None:
+        result = _read_references(references, None if split is None else split.items)
+    elif split is not None:
         result = References(split.path, split.references(references_of))
         if split.note:
             print(split.note, file=sys.stderr)
-    elif references.endswith(".json"):
-        result = _read_coco_annotations(references)
-    elif _is_plain(references):
-        result = _read_plain(references, None if split is None else split.items)
     else:
-        result = References(references, _read_records(references))
-    if not result.texts:
-        raise UserError(f"{result.path}: must have references, but has none.")
+        raise UserError("references are needed: give --data DIR (and --split), or --references.")
     result.split = split
     return result
 
 
-def _read_records(path: str) -> dict[str, list[str]]:
-    texts: dict[str, list[str]] = {}
-    for where, entry in read_objects(path):
-        # users' own captions may name the image only
-        key = str(entry.get("id", PurePosixPath(str(entry.get("image"))).name))
-        references = entry.get("references", entry.get("captions"))
-        if not isinstance(references, list) or not references or key in texts:
-            raise UserError(
-                f'{where}: must be {{"id": "...", "references": ["...", ...]}}, and each id must '
-                "come once."
-            )
-        texts[key] = list(map(str, references))
-    return texts
-
-
-def _read_coco_annotations(path: str) -> References:
-    references = References(path, {})
-    content = read_json(path)
+def _read_references(path: str, items: Optional[list[str]]) -> References:
+    """Read JSON lines, COCO annotations, or one reference per line of a split, whose ids are
+    ``items``; without ``items``, each line is an item."""
+    result = References(path, {})
     try:
-        for annotation in content["annotations"]:
-            key, caption = str(annotation["image_id"]), annotation["caption"]
-            if not isinstance(caption, str):
-                raise TypeError
-            references.texts.setdefault(key, []).append(caption)
-        # annotations number the images, but a system may name their files
-        for image in content.get("images", []):
-            if "file_name" in image:
-                references.aliases[PurePosixPath(image["file_name"]).name] = str(image["id"])
-    except (KeyError, TypeError, AttributeError):
+        if path.endswith(".json"):
+            content = read_json(path)
+            for annotation in content["annotations"]:
+                # a caption that is no text raises a TypeError
+                result.texts.setdefault(str(annotation["image_id"]), []).append(
+                    "" + annotation["caption"]
+                )
+            # annotations number the images, but a system may name their files
+            for image in content.get("images", []):
+                if "file_name" in image:
+                    result.aliases[PurePosixPath(image["file_name"]).name] = str(image["id"])
+        elif path.endswith(".jsonl") or _begins_with_object(path):
+            for where, entry in read_objects(path):
+                # users' own captions may name the image only
+                key = str(entry.get("id", PurePosixPath(str(entry.get("image"))).name))
+                references = entry.get("references", entry.get("captions"))
+                if not isinstance(references, list) or not references or key in result.texts:
+                    raise TypeError(f"look at {where}")
+                result.texts[key] = list(map(str, references))
+        else:
+            result.lines = [line for _, line in read_lines(path)]
+            items = [*map(str, range(len(result.lines)))] if items is None else items
+            if len(items) != len(result.lines):
+                raise TypeError(f"it has {len(result.lines)} lines, the split {len(items)}")
+            for key, line in zip(items, result.lines):
+                result.texts.setdefault(key, []).append(line)
+        if not result.texts:
+            raise TypeError("it has none")
+    except (KeyError, TypeError, AttributeError) as error:
         raise UserError(
-            f'{path}: must be a COCO annotation file, {{"annotations": [{{"image_id": ..., '
-            '"caption": ...}, ...]}, but is not. References of other layouts are .jsonl files.'
+            f'{path}: must have references: JSON lines {{"id": "...", "references": ["...", ...]}} '
+            'with each id once; in a .json file, COCO\'s {"annotations": [{"image_id": ..., '
+            f'"caption": ...}}, ...]}}; or a line for each line of the split ({error}).'
         ) from None
-    return references
+    return result
 
 
-def _is_plain(path: str) -> bool:
-    """Return True if a file of references has a text, not a JSON object, on each line."""
-    if path.endswith(".jsonl"):
-        return False
+def _begins_with_object(path: str) -> bool:
     first = next((line for _, line in read_lines(path) if line.strip()), "{")
-    return not first.lstrip().startswith("{")
-
-
-def _read_plain(path: str, items: Optional[list[str]]) -> References:
-    """Read a file with one reference per line of a split; without ``items``, the ids of the lines,
-    each line is an item."""
-    lines = [line for _, line in read_lines(path)]
-    items = list(map(str, range(len(lines)))) if items is None else items
-    if len(items) != len(lines):
-        raise UserError(
-            f"{path}: must have a reference for each of the split's {len(items)} lines, but "
-            f"has {len(lines)} lines."
-        )
-    references = References(path, {}, lines=lines)
-    for key, line in zip(items, lines):
-        references.texts.setdefault(key, []).append(line)
-    return references
+    return first.lstrip().startswith("{")
 
 
 def join_texts(path: str, references: References) -> JoinedTexts:
@@ -351,7 +330,6 @@ def check_generated_for(
         " ".join(word if word in known else "<unk>" for word in words)
         for words in split.iterate_tokens(side)
     ]
-    _check_line(path, max(printed), split, len(texts))
     # fairseq-generate decodes targets like hypotheses, but prints only hypotheses in both forms:
     # H- before decoding, D- after it
     both = [i for i in output.hypotheses.keys() & output.detokenised.keys() if i < len(texts)]
@@ -369,7 +347,7 @@ def check_generated_for(
         return f"not compared with {split.path}: {changed}"
 
     def expected(line: int) -> list[str]:
-        return [decode(texts[line], line) for decode in decoders]
+        return [decode(texts[line], line) for decode in decoders] if line < len(texts) else [""]
 
     differing = [
         number
@@ -382,26 +360,18 @@ def check_generated_for(
     return None
 
 
-def _check_line(path: str, line: int, split: Split, count: int) -> None:
-    if line >= count:
-        raise UserError(
-            f"{path}: line {line} must be one of the {count} lines of {split.path} (counted from "
-            "0); it was generated from another split or data folder."
-        )
-
-
 def check_scores_for(
     path: str, output: GeneratedOutput, num_tokens: Mapping[int, int], split: Split
 ) -> None:
     """Check that ``fairseq-generate --score-reference`` has scored a split; ``num_tokens`` maps a
     line of the split to its number of scored tokens in the output."""
-    _check_line(path, max(num_tokens), split, len(split))
     check_generated_for(path, output, split)
     longest = max(num_tokens.values())
-    for number, words in enumerate(split.iterate_tokens()):
-        count, size = num_tokens.get(number), len(words) + 1
+    sizes = [len(words) + 1 for words in split.iterate_tokens()]
+    for number, count in num_tokens.items():
+        size = sizes[number] if number < len(sizes) else 0
         # a shorter text was cut at the run's maximum length, and is then as long as the longest
-        if count is not None and (count > size or (count < size and count < longest)):
+        if count > size or (count < size and count < longest):
             raise UserError(
                 f"{path}: P-{number} has {count} scores, but line {number} (counted from 0) of "
                 f"{split.path} has {size} tokens, its end included: it was generated from "

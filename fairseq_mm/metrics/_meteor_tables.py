@@ -170,19 +170,6 @@ def _text(words: Iterable[str]) -> np.ndarray:
     return np.frombuffer("\n".join(words).encode(), np.uint8)
 
 
-def find_file(*parts: str) -> Path:
-    """Return the path of one of METEOR's files in pycocoevalcap's folder ``meteor``."""
-    package = import_extra("pycocoevalcap", extra="eval", purpose="METEOR")
-    for folder in package.__path__:
-        path = Path(folder, "meteor", *parts)
-        if path.is_file():
-            return path
-    raise UserError(
-        f"METEOR needs the file meteor/{'/'.join(parts)} in {package.__path__[0]}, but it is not "
-        "there. Reinstall it with: pip install --force-reinstall pycocoevalcap"
-    )
-
-
 def _phrase_rows(phrases: Sequence[bytes], ids: defaultdict[bytes, int]) -> np.ndarray:
     """Return the word ids ``[N, 7]`` of phrases of up to seven words, padded with ``_UNKNOWN``.
 
@@ -378,7 +365,9 @@ def load_tables() -> Tables:
     If the cache folder cannot be written, log a warning; the next process then compiles the tables
     again.
     """
-    jar, paraphrases = find_file("meteor-1.5.jar"), find_file("data", "paraphrase-en.gz")
+    package = import_extra("pycocoevalcap", extra="eval", purpose="METEOR")
+    folder = Path(package.__path__[0], "meteor")
+    jar, paraphrases = folder / "meteor-1.5.jar", folder / "data" / "paraphrase-en.gz"
     try:
         # changes with the files of the tables and with their format
         with zipfile.ZipFile(jar) as archive:
@@ -393,10 +382,8 @@ def load_tables() -> Tables:
             pass  # missing, outdated or damaged: compiled again
         arrays = _compile(jar, paraphrases)
     except (OSError, EOFError, zlib.error, zipfile.BadZipFile, KeyError, ValueError) as error:
-        if isinstance(error, UserError):
-            raise
         raise UserError(
-            f"METEOR's tables in {jar.parent} cannot be read ({error}). Reinstall them with: "
+            f"METEOR's tables in {folder} cannot be read ({error}). Reinstall them with: "
             "pip install --force-reinstall pycocoevalcap"
         ) from None
     try:

@@ -139,9 +139,13 @@ def read_hypotheses(
             accepts any split.
     """
     text = read_text(path)
-    # an empty list is a COCO results file without captions
-    if re.fullmatch(r"\s*(\[\s*\]\s*)?", text):
-        raise UserError(f"{path}: must have generated texts, but is empty.")
+    # an empty list is a COCO results file without captions; a fairseq-generate without hypotheses
+    # has other lines
+    if re.fullmatch(r"\s*(\[\s*\]\s*)?|([STPAIE]-[0-9]+\s.*\n|\s*\n)+", text):
+        raise UserError(
+            f"{path}: must have generated texts, such as lines H-NUMBER, score and text of "
+            f"fairseq-generate, but begins with {text[:40]!r}."
+        )
     # a caption may begin with a bracket too: only a bracket and an object are JSON
     if re.match(r"\s*\[\s*\{", text):
         pairs = [_read_entry(x, f"{path}: entry {i}") for i, x in enumerate(parse_json(text, path))]
@@ -151,11 +155,6 @@ def read_hypotheses(
     if re.search(r"^[HD]-[0-9]{1,15}\t", text, re.MULTILINE):
         return _read_generated(path, text, visual_ids, split)
     lines = text.removesuffix("\n").split("\n")
-    if all(re.match(r"[STHDPAIE]-[0-9]+\s", line) for line in lines if line.strip()):
-        raise UserError(
-            f"{path}: must have lines H-NUMBER, score and text, as fairseq-generate prints them, "
-            f"but begins with {lines[0][:40]!r}."
-        )
     return _read_plain(path, lines, item_ids, visual_ids)
 
 

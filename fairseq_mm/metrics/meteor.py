@@ -13,9 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fairseq_mm.errors import UserError
 from fairseq_mm.metrics._meteor_alignment import STAGES, Aligner, StageMatch, Text
-from fairseq_mm.metrics._meteor_jar import jar_alignments, jar_scores
 from fairseq_mm.metrics._meteor_tables import load_tables
 from fairseq_mm.metrics._meteor_words import CONTROLS
 from fairseq_mm.metrics._meteor_words import normalize as normalize_text
@@ -203,7 +201,6 @@ def meteor(
     *,
     task: str = "rank",
     normalize: bool = True,
-    jar: bool = False,
 ) -> tuple[float, list[float]]:
     """Score tokenized texts (tokens joined by spaces), each against its references.
 
@@ -214,13 +211,9 @@ def meteor(
         references: References of each hypothesis.
         task: Task for which the parameters were tuned; coco-caption uses ``rank``.
         normalize: True for METEOR's own tokenization with lower-casing, the jar's ``-norm``.
-        jar: True to run the official jar instead, for a check; needs Java.
     """
-    _check(hypotheses, references, (task,))
     if not hypotheses:
         return 0.0, []
-    if jar:
-        return jar_scores(hypotheses, references, task=task, normalize=normalize)
     return meteor_of_tasks(hypotheses, references, (task,), normalize=normalize)[task]
 
 
@@ -233,7 +226,6 @@ def meteor_sums(
 ) -> tuple[list[float], np.ndarray]:
     """Return the score of each of N hypotheses, and integer counts ``[N, 21]`` whose sums determine
     the score of a corpus, see :func:`score_sums`."""
-    _check(hypotheses, references, (task,))
     best = [item for (item,) in _best_statistics(hypotheses, references, (task,), normalize)]
     counts = np.zeros((len(best), 5 + 4 * len(STAGES)), dtype=np.int64)
     for row, (_, pair) in zip(counts, best):
@@ -259,7 +251,6 @@ def meteor_of_tasks(
     normalize: bool = True,
 ) -> dict[str, tuple[float, list[float]]]:
     """Return the result of :func:`meteor` for each task; the texts are aligned only once."""
-    _check(hypotheses, references, tasks)
     corpora = [_Statistics() for _ in tasks]
     scores: list[list[float]] = [[] for _ in tasks]
     for best in _best_statistics(hypotheses, references, tasks, normalize):
@@ -270,19 +261,6 @@ def meteor_of_tasks(
         task: (corpus.score(_PARAMETERS[task]), task_scores)
         for task, corpus, task_scores in zip(tasks, corpora, scores)
     }
-
-
-def _check(
-    hypotheses: Sequence[str], references: Sequence[Sequence[str]], tasks: Sequence[str]
-) -> None:
-    # zip would silently score the first texts only, and a text without references is no 0
-    counts = list(map(len, references))
-    if not {*tasks} <= {*TASKS} or len(hypotheses) != len(counts) or 0 in counts:
-        raise UserError(
-            f"METEOR needs tasks of {', '.join(TASKS)}, and one reference or more for each of the "
-            f"{len(hypotheses)} hypotheses, but has the tasks {', '.join(tasks)} and "
-            f"{len(counts)} lists of references, the shortest with {min(counts, default=0)}."
-        )
 
 
 class Match(NamedTuple):
@@ -299,22 +277,13 @@ class Match(NamedTuple):
 
 
 def align(
-    hypotheses: Sequence[Sequence[str]],
-    references: Sequence[Sequence[str]],
-    *,
-    jar: bool = False,
+    hypotheses: Sequence[Sequence[str]], references: Sequence[Sequence[str]]
 ) -> list[list[Match]]:
     """Align each hypothesis with its reference by METEOR (``-l en``, without ``-norm``).
 
     The alignment is the same for all tasks. Each text is a list of tokens without white space.
-    Returns the matches of each pair, in the order of the reference's words. With ``jar``, the
-    official jar is run instead, for a check.
+    Returns the matches of each pair, in the order of the reference's words.
     """
-    if len(hypotheses) != len(references):
-        raise ValueError("`hypotheses` and `references` must be equally many.")
-    if jar:
-        pairs = jar_alignments(hypotheses, references)
-        return [[Match(*match) for match in matches] for matches in pairs]
     aligner = Aligner(load_tables())
     result = []
     sizes = [sum(map(len, (*h, *r))) for h, r in zip(hypotheses, references)]

@@ -61,9 +61,6 @@ def read_log_probabilities(path: str) -> tuple[dict[int, LogProbability], Genera
     output.
     """
     text = read_text(path)
-    # the last number may have lost digits and still be a number
-    if not text.endswith("\n"):
-        raise UserError(f"{path}: must end with a line break: the file was cut short.")
     output = parse_generated(path, text)
     texts = {}
     for number, (values, *others) in output.positional.items():
@@ -72,13 +69,15 @@ def read_log_probabilities(path: str) -> tuple[dict[int, LogProbability], Genera
         except ValueError:
             scores = []
         if others or not scores or not all(map(math.isfinite, scores)):
-            raise UserError(
-                f"{path}: P-{number} must be there once, followed by finite log2-probabilities, "
-                f"but is {values[:40]!r}."
-            )
+            break
         texts[number] = LogProbability(math.fsum(scores), len(scores))
-    if not texts:
-        raise UserError(f"{path}: has no P- lines; expected fairseq-generate's output.")
+    # the last number of a file that was cut short may have lost digits and still be a number
+    if not texts or len(texts) < len(output.positional) or not text.endswith("\n"):
+        number = next((x for x in output.positional if x not in texts), max(texts, default=0))
+        raise UserError(
+            f"{path}: must end with a line break and have lines P-NUMBER, each once, with finite "
+            f"log2-probabilities, as fairseq-generate prints them; look at P-{number}."
+        )
     # Generated texts may equal references by chance, and a detokenizer may change some references.
     pairs = [
         (output.targets[i][1], x[0][1])

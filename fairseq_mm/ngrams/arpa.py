@@ -37,8 +37,8 @@ def read_arpa(path: Union[str, os.PathLike]) -> NgramModel:
             # by content: files are called .arpa as well as .arpa.gz whether compressed or not
             is_compressed = file.read(2) == _GZIP_MAGIC
             file.seek(0)
-            return _read(path, gzip.open(file) if is_compressed else file)
-    except (OSError, EOFError, zlib.error) as error:
+            return _read(gzip.open(file) if is_compressed else file)
+    except (OSError, EOFError, zlib.error, ValueError) as error:
         # gzip raises EOFError for a file that was cut short, zlib.error for damaged content
         reason = getattr(error, "strerror", None) or error
         raise UserError(f"{path}: cannot be read as an ARPA file ({reason}).") from None
@@ -46,10 +46,6 @@ def read_arpa(path: Union[str, os.PathLike]) -> NgramModel:
 
 def write_arpa(model: NgramModel, path: Union[str, os.PathLike]) -> None:
     """Write a model as an ARPA file, with log probabilities and backoffs of eight digits."""
-    for word in model.words:
-        # split as bytes, as readers do: str.split() also splits at spaces beyond ASCII
-        if word.encode().split() != [word.encode()]:
-            raise UserError(f"{path}: words must have no spaces, but {word!r} is one of them.")
     with output_file(path) as file:
         file.write("\\data\\\n")
         for n, table in enumerate(model.tables, start=1):
@@ -95,7 +91,7 @@ class _Section:
         self.backoffs.append(backoff)
 
 
-def _read(path: str, file: Iterable[bytes]) -> NgramModel:
+def _read(file: Iterable[bytes]) -> NgramModel:
     counts: list[int] = []
     sections: list[_Section] = []
     indices: dict[bytes, int] = {}
@@ -117,27 +113,26 @@ def _read(path: str, file: Iterable[bytes]) -> NgramModel:
                 sections[-1].add(line.split())
         except (ValueError, KeyError, IndexError):
             shown = line[:60].decode(errors="replace")
-            message = f"{path}:{number}: must be a line of an ARPA file, but is {shown!r}."
-            raise UserError(message) from None
+            raise ValueError(f"line {number} is {shown!r}") from None
     found = [len(section.log_probs) for section in sections]
     if header != b"\\end\\" or not counts or found != counts:
-        raise UserError(
-            f"{path}: must be an ARPA file that ends with \\end\\ and has the {counts} n-grams of "
-            f"each order that \\data\\ says, but has {found}: is it complete?"
+        raise ValueError(
+            f"it must end with \\end\\ and have the {counts} n-grams of each order that \\data\\ "
+            f"says, but has {found}"
         )
     if not {START.encode(), END.encode()} <= indices.keys():
-        raise UserError(f"{path}: must have {START} and {END} among its 1-grams.")
+        raise ValueError(f"{START} and {END} must be among its 1-grams")
     if not {UNKNOWN.encode(), _OTHER_UNKNOWN} & indices.keys():
         sections[0].add([b"%g" % _LOG_UNKNOWN, UNKNOWN.encode()])
     tables: list[NgramTable] = []
     for section in sections:
-        tables.append(_build_table(path, section, tables))
+        tables.append(_build_table(section, tables))
     # bytes up to here: the n-grams repeat each word many times, and each is decoded once
     words = [UNKNOWN if word == _OTHER_UNKNOWN else word.decode() for word in indices]
     return NgramModel(words, tables)
 
 
-def _build_table(path: str, section: _Section, tables: list[NgramTable]) -> NgramTable:
+def _build_table(section: _Section, tables: list[NgramTable]) -> NgramTable:
     """Build the table of the n-grams of one order; ``tables`` are those of the orders below."""
     n, num_words = section.order, len(section.indices)
     words = np.array(section.words).reshape(-1, n)  # [G, n]
@@ -152,8 +147,8 @@ def _build_table(path: str, section: _Section, tables: list[NgramTable]) -> Ngra
     if is_wrong.any():
         names = list(section.indices)
         ngram = b" ".join(names[i] for i in words[order[int(is_wrong.argmax())]]).decode()
-        raise UserError(
-            f"{path}: {ngram!r} is there twice, or its first {n - 1} words are no {n - 1}-gram."
+        raise ValueError(
+            f"{ngram!r} is there twice, or its first {n - 1} words are no {n - 1}-gram"
         )
     log_probs, backoffs = np.array(section.log_probs), np.array(section.backoffs)
     return NgramTable(keys, log_probs[order], backoffs[order])
@@ -191,9 +186,9 @@ class KenlmModel:
 
 def load_language_model(path: Union[str, os.PathLike]) -> LanguageModel:
     """Load an ARPA file, compressed by gzip or not, or a binary file of KenLM."""
-    if not os.path.isfile(path):
-        raise UserError(f"{path}: no such file.")
-    with open(path, "rb") as file:
-        # by content, since KenLM gives its binary files no fixed ending
-        is_binary = file.read(len(_KENLM_MAGIC)) == _KENLM_MAGIC
-    return KenlmModel(path) if is_binary else read_arpa(path)
+    # by content, since KenLM gives its binary files no fixed ending; read_arpa reports other files
+    if os.path.isfile(path):
+        with open(path, "rb") as file:
+            if file.read(len(_KENLM_MAGIC)) == _KENLM_MAGIC:
+                return KenlmModel(path)
+    return read_arpa(path)

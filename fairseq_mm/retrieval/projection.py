@@ -4,7 +4,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fairseq_mm.errors import UserError
 from fairseq_mm.retrieval.exact_products import float32_rows
 
 
@@ -29,9 +28,6 @@ def principal_components(vectors: Any, count: int = 2) -> Projection:
     centred = rows - rows.mean(0)
     _, lengths, directions = np.linalg.svd(centred, full_matrices=False)
     variances = lengths**2
-    # relative to the vectors' length: the rounding of equal vectors' mean leaves a small variance
-    if variances.sum() <= 1e-14 * (rows**2).sum():
-        raise UserError(f"the {len(rows)} vectors are all equal: they have no components.")
     # a singular vector may have either sign, which differs between libraries
     components = directions[:count]
     largest = np.take_along_axis(components, np.abs(components).argmax(1)[:, None], axis=1)

@@ -21,8 +21,7 @@ def _check_settings(path: Path, stored: Any, settings: Mapping[str, Any]) -> Non
     """Raise UserError unless the ``stored`` settings of the file ``path`` equal ``settings``."""
     # as they come back from a file: tuples become lists
     settings = json.loads(json.dumps(settings))
-    if not isinstance(stored, dict):
-        raise UserError(f"{path}: is no file of scores; delete it to start anew.")
+    stored = stored if isinstance(stored, dict) else {}
     for key in {**settings, **stored}:
         if stored.get(key) != settings.get(key):
             raise UserError(

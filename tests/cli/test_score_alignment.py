@@ -310,7 +310,7 @@ def test_scores_of_references_are_of_the_folder(data, other, tmp_path, capsys):
     assert "the file must hold one run" in err
     status, err = said(generated(data, **every)[:-6])
     assert (status, err.count("\n")) == (2, 1)
-    assert "must end with a line break: the file was cut short" in err
+    assert "must end with a line break" in err
 
 
 def test_without_references_the_binarised_targets_are_said_to_be_them(score, data):
@@ -353,7 +353,7 @@ def test_what_changes_no_text_changes_no_figure(score, data, case):
 
 # a text of the folder and of another -> one that nobody should score, and what is said
 WRONG = {
-    "targets alone": (lambda data, other: generated(data, kinds="T"), "must have lines H-NUMBER"),
+    "targets alone": (lambda data, other: generated(data, kinds="T"), "such as lines H-NUMBER"),
     "numbers from 1": (
         lambda data, other: re.sub(r"-(\d+)\t", lambda x: f"-{int(x[1]) + 1}\t", generated(data)),
         "T-1 is ",
@@ -364,7 +364,7 @@ WRONG = {
     ),
     "a target of a larger split": (
         lambda data, other: generated(data) + "T-21\ta dog\n",
-        "line 21 must be one of the 21 lines",
+        "T-21 is 'a dog', but line 21",
     ),
     "words that were exchanged": (
         lambda data, other: generated(data, change=lambda text: " ".join(text.split()[::-1])),

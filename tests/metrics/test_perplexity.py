@@ -63,11 +63,12 @@ def test_reads_positional_scores_by_line_number(write):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("a dog\n", "has no P- lines; expected fairseq-generate's output"),
-        ("P-0\t-1.0\nP-0\t-1.0\n", "P-0 must be there once"),
-        ("P-0\t-1.0 x\n", "followed by finite log2-probabilities.*'-1.0 x'"),
-        ("P-0\t-inf\n", "finite log2-probabilities"),
-        ("P-0\t\n", "finite log2-probabilities"),
+        ("a dog\n", "must end with a line break and have lines P-NUMBER"),
+        ("P-0\t-1.0\nP-0\t-1.0\n", "look at P-0"),
+        ("P-3\t-1.0\nP-5\t-1.0 x\n", "finite log2-probabilities.*look at P-5"),
+        ("P-0\t-inf\n", "look at P-0"),
+        ("P-0\t\n", "look at P-0"),
+        ("P-0\t-1.0", "look at P-0"),
         (
             "T-0\tdogs\nH-0\t-1\tcats\nD-0\t-1\tcats\nP-0\t-1.0\n",
             r"scores the model's own texts \(1 of 1 differ.*needs fairseq-generate --score-ref",

@@ -2,7 +2,6 @@
 
 import gzip
 import math
-import os
 import random
 
 import numpy as np
@@ -12,7 +11,6 @@ from toy_ngrams import entries_of
 from fairseq_mm.errors import UserError
 from fairseq_mm.ngrams.arpa import read_arpa, write_arpa
 from fairseq_mm.ngrams.kneser_ney import estimate_kneser_ney
-from fairseq_mm.ngrams.ngram_model import NgramModel
 
 ARPA = """made by hand
 
@@ -111,38 +109,29 @@ def test_written_model_is_read_back(tmp_path, order):
     np.testing.assert_allclose(read.log_probs(lines), model.log_probs(lines), atol=1e-5)
 
 
-def test_model_that_no_file_can_hold_is_not_written(tmp_path):
-    model = estimate_kneser_ney([["ice cream"]])
-    with pytest.raises(UserError, match=r"a\.arpa: words must have no spaces, but 'ice cream' is"):
-        write_arpa(model, tmp_path / "a.arpa")
-    with pytest.raises(UserError, match="words must have no spaces, but '' is one of them"):
-        write_arpa(NgramModel([""], []), tmp_path / "a.arpa")
-    assert os.listdir(tmp_path) == []
-
-
-LINE = "must be a line of an ARPA file, but is"
+LINE = "cannot be read as an ARPA file (line"
 
 
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ("\\data\\", "data", "must be an ARPA file that ends with"),
-        ("ngram 1=5", "ngram 1=five", f":4: {LINE} 'ngram 1=five'"),
-        ("ngram 2=3", "ngram 3=3", f":5: {LINE} 'ngram 3=3'"),
+        ("\\data\\", "data", "it must end with"),
+        ("ngram 1=5", "ngram 1=five", f"{LINE} 4 is 'ngram 1=five'"),
+        ("ngram 2=3", "ngram 3=3", f"{LINE} 5 is 'ngram 3=3'"),
         ("ngram 2=3", "ngram 2=4", "the [5, 4, 1] n-grams of each order that"),
-        ("\\2-grams:", "\\3-grams:", f":15: {LINE}"),
-        ("\\end\\", "", "says, but has [5, 3, 1]: is it complete?"),
-        ("\\3-grams:\n-0.05\t<s> a b\n\n\\end\\\n", "", "says, but has [5, 3]: is it complete?"),
-        ("-0.6\ta", "-O.6\ta", f":12: {LINE}"),
-        ("-0.6\ta", "-inf\ta", f":12: {LINE}"),
-        ("a\t-0.2", "a\tnan", f":12: {LINE}"),
-        ("-0.6\ta", "0.6\ta", f":12: {LINE}"),
-        ("-0.4\ta b\t-0.25", "-0.4\ta", f":17: {LINE}"),
-        ("a b\t-0.25", "a b c -0.25", f":17: {LINE}"),
-        ("-0.05\t<s> a b", "-0.05\t<s> a c", f":21: {LINE}"),
+        ("\\2-grams:", "\\3-grams:", f"{LINE} 15 is"),
+        ("\\end\\", "", "says, but has [5, 3, 1]"),
+        ("\\3-grams:\n-0.05\t<s> a b\n\n\\end\\\n", "", "says, but has [5, 3]"),
+        ("-0.6\ta", "-O.6\ta", f"{LINE} 12 is"),
+        ("-0.6\ta", "-inf\ta", f"{LINE} 12 is"),
+        ("a\t-0.2", "a\tnan", f"{LINE} 12 is"),
+        ("-0.6\ta", "0.6\ta", f"{LINE} 12 is"),
+        ("-0.4\ta b\t-0.25", "-0.4\ta", f"{LINE} 17 is"),
+        ("a b\t-0.25", "a b c -0.25", f"{LINE} 17 is"),
+        ("-0.05\t<s> a b", "-0.05\t<s> a c", f"{LINE} 21 is"),
         ("-0.05\t<s> a b", "-0.05\tb a b", "'b a b' is there twice, or its first 2 words are no"),
         ("a b\t-0.25", "<s> a\t-0.25", "'<s> a' is there twice"),
-        ("<s>", "<S>", "must have <s> and </s> among its 1-grams"),
+        ("<s>", "<S>", "<s> and </s> must be among its 1-grams"),
     ],
 )
 def test_damaged_files_are_refused(tmp_path, old, new, message):
@@ -161,5 +150,5 @@ def test_files_that_cannot_be_read_are_named(tmp_path):
     with pytest.raises(UserError, match=r"cut\.gz: cannot be read as an ARPA file \(Compressed"):
         read_arpa(tmp_path / "cut.gz")
     (tmp_path / "a.arpa").write_bytes(ARPA.encode().replace(b"\tb\t", b"\tb\xff\t"))
-    with pytest.raises(UserError, match=rf"a\.arpa:13: {LINE}"):
+    with pytest.raises(UserError, match=r"a\.arpa: cannot be .* \(line 13 is"):
         read_arpa(tmp_path / "a.arpa")

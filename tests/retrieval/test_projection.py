@@ -5,7 +5,6 @@ import pytest
 import torch
 from numerics import assert_close
 
-from fairseq_mm.errors import UserError
 from fairseq_mm.retrieval.projection import principal_components
 
 
@@ -43,8 +42,3 @@ def test_points_of_a_line_have_one_direction():
     np.testing.assert_allclose(found.components, [[0.6, 0.8]])
     np.testing.assert_allclose(found.variance_shares, [1])
     np.testing.assert_allclose(found.coordinates, [[-5], [0], [5]])
-
-
-def test_equal_vectors_have_no_components():
-    with pytest.raises(UserError, match="the 4 vectors are all equal"):
-        principal_components(np.full((4, 3), 0.1))

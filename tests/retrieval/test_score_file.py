@@ -106,7 +106,7 @@ def test_a_line_that_was_being_written_is_dropped_and_written_again(tmp_path, ke
     ("stored", "message"),
     [
         ({"scores_of": {**SETTINGS, "images": 5}}, "with images = 5, but this run has 4"),
-        ({}, "is no file of scores; delete it to start anew"),
+        ({}, "holds scores with checkpoint = None, but this run has 'abc'"),
     ],
 )
 def test_pairs_of_something_else_are_refused(tmp_path, stored, message):
