@@ -4,7 +4,7 @@
 import argparse
 import os
 from collections.abc import Iterable, Mapping
-from typing import Any, NamedTuple, Optional
+from typing import Any, Callable, NamedTuple, Optional
 
 from fairseq_mm.errors import UserError
 from fairseq_mm.generation.defaults import FAIRSEQ_DEFAULTS, SEED, UTILITIES, WEIGHTS_DTYPES
@@ -15,19 +15,21 @@ CHECKPOINT_HELP = (
 )
 
 
-def positive(text: str) -> int:
-    """Parse an integer of 1 or more; for ``type`` of argparse options."""
-    # int() would also read "1_0", " 1" and "+1"
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"must be a number of 1 or more, but is {text!r}")
-    return int(text)
+def at_least(least: int) -> Callable[[str], int]:
+    """Return a parser of integers of ``least`` or more; for ``type`` of argparse options."""
+
+    def parse(text: str) -> int:
+        # int() would also read "1_0", " 1" and "+1"
+        if not text.isdecimal() or int(text) < least:
+            raise argparse.ArgumentTypeError(
+                f"must be a number of {least} or more, but is {text!r}"
+            )
+        return int(text)
+
+    return parse
 
 
-def natural(text: str) -> int:
-    """Parse an integer of 0 or more."""
-    if not text.isdecimal():
-        raise argparse.ArgumentTypeError(f"must be a number of 0 or more, but is {text!r}")
-    return int(text)
+natural, positive = at_least(0), at_least(1)
 
 
 # one table, so that an option has the same name and meaning in every subcommand

@@ -23,7 +23,6 @@ from typing import TYPE_CHECKING, Any
 from fairseq_mm.cli import arguments
 from fairseq_mm.cli.arguments import FLAG, Rows
 from fairseq_mm.cli.run_set_up import register_quietly
-from fairseq_mm.errors import UserError
 
 if TYPE_CHECKING:
     from fairseq_mm.data.records import Split
@@ -129,12 +128,6 @@ def _embed_images(
     from fairseq_mm.data.feature_store import open_folder_features
 
     keys = list(dict.fromkeys(split.keys or ()))
-    joined = next((key for key in keys if "\t" in key), None)
-    if joined is not None:
-        raise UserError(
-            f"{joined.partition(chr(9))[0]}: belongs to a line of several images, which have no "
-            "vector of their own; give --of sentences."
-        )
     with closing(open_folder_features(args.data, args.features)) as features:
         checkpoint.check_features(features)
         for start in range(0, len(keys), _IMAGES_PER_BATCH):

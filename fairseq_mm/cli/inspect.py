@@ -91,11 +91,12 @@ def _parse_numbers(text: str) -> list[int]:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     source = "Data folder, or JSON lines of `fairseq-mm tell`."
-    parser.add_argument("source", nargs="?", metavar="SOURCE", help=source)
+    group = parser.add_mutually_exclusive_group(required=True)
+    group.add_argument("source", nargs="?", metavar="SOURCE", help=source)
+    arguments.add(group, "data", data={"help": "Data folder, instead of SOURCE."})
     arguments.add(
         parser,
-        *("data", "checkpoint", "split", "output", "html", "device", "features"),
-        data={"help": "Data folder, instead of SOURCE."},
+        *("checkpoint", "split", "output", "html", "device", "features"),
         checkpoint={"help": "Checkpoint, or folder with checkpoint_best.pt."},
         split={"help": "Split of the data folder (default: valid)."},
         output={"help": "Write the JSON lines to this file."},
@@ -154,27 +155,23 @@ class Inspection(NamedTuple):
 
 def run(args: argparse.Namespace) -> None:
     arguments.check_outputs({name: getattr(args, name) for name in ("output", "html", "json")})
-    if (args.source is None) == (args.data is None):
-        raise UserError("SOURCE: give a data folder, or what `fairseq-mm tell --jsonl` wrote.")
     if args.data is None and os.path.isdir(args.source):
         args.data = args.source
     arguments.check(args, _RULES)
     register_quietly()
     from fairseq_mm.inference.checkpoint import Checkpoint
 
-    checkpoints = Checkpoint.open_all(args.checkpoint)
-    if len(checkpoints) > 1:
-        raise UserError(f"{args.checkpoint}: give one model, not {len(checkpoints)}.")
-    kind = checkpoints[0].input_kind
+    checkpoint = Checkpoint.open(args.checkpoint)
+    kind = checkpoint.input_kind
     for name in dict.fromkeys(name for names in OPTIONS.values() for name in names):
         if arguments.is_given(args, name) and name not in OPTIONS[kind]:
             raise UserError(
                 f"{arguments.flag(name)}: is no option of models of {kind}, such as "
-                f"{checkpoints[0].path}."
+                f"{checkpoint.path}."
             )
     # Each of the modules imports a large part of the package, and only one is needed.
     module = importlib.import_module(f"fairseq_mm.cli.inspect_{kind}")
-    _write(args, module.inspect(args, checkpoints))
+    _write(args, module.inspect(args, checkpoint))
 
 
 def check_line(line: int, total: int, path: str) -> None:

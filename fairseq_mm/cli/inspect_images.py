@@ -3,7 +3,7 @@
 import argparse
 import math
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple, Optional
 
@@ -45,15 +45,13 @@ class Subject(NamedTuple):
     sentences: list[list[str]]
 
 
-def inspect(args: argparse.Namespace, checkpoints: Sequence[Checkpoint]) -> Inspection:
+def inspect(args: argparse.Namespace, checkpoint: Checkpoint) -> Inspection:
     """Compute attention and likelihood at each word of visual stories with one model."""
-    model: Any = from_checkpoints(checkpoints, weights=args.weights, device=args.device)
+    model: Any = from_checkpoints([checkpoint], weights=args.weights, device=args.device)
     shape = None
     if get_attention_kinds(model).grid:
         side = math.isqrt(model.processor.rows_per_image)
         shape = (side, side)
-        if side * side != model.processor.rows_per_image:
-            raise UserError(f"{checkpoints[0].path}: an image's regions must be a square grid.")
     subjects, store = _read_subjects(args)
     if store is not None:
         model.processor.reader.check_features(store.attributes, store.dim, store.path)

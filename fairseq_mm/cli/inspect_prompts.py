@@ -1,7 +1,6 @@
 """Runs ``fairseq-mm inspect`` for stories of prompts: gates, attention and likelihood of words."""
 
 import argparse
-from collections.abc import Sequence
 from typing import Any, Optional
 
 from fairseq_mm.analysis.story_inspection import inspect_story
@@ -9,16 +8,16 @@ from fairseq_mm.cli.inspect import Inspection, Part, check_line, read_told_line
 from fairseq_mm.data.records import open_split
 from fairseq_mm.data.story_text import tokenize_story_text
 from fairseq_mm.errors import UserError
-from fairseq_mm.inference.checkpoint import Checkpoint, build_models
+from fairseq_mm.inference.checkpoint import Checkpoint
 from fairseq_mm.report.inspection import make_story_sections
 
 # words of a prompt (None without one) and of a story
 Text = tuple[Optional[list[str]], list[str]]
 
 
-def inspect(args: argparse.Namespace, checkpoints: Sequence[Checkpoint]) -> Inspection:
+def inspect(args: argparse.Namespace, checkpoint: Checkpoint) -> Inspection:
     """Compute gates, attention and likelihood of a story or of a language model's text."""
-    models = build_models(checkpoints, args.device)
+    models = checkpoint.build(args.device)
     has_prompt = not models.are_language_models
     prompt, story = _read_text(args, has_prompt)
     inspected = inspect_story(models, prompt if has_prompt else None, story, num_words=args.words)

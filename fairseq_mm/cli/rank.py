@@ -37,6 +37,12 @@ OPTIONS: likelihood.Options = {
     "prompts": {**_STORIES, "words": None},
     "albums": {**_STORIES, "features": None},
 }
+_CANDIDATES: arguments.Rows = {
+    "--candidates": (
+        "Number of prompts or albums compared for each story, its own included (default: 10).",
+        {"type": arguments.at_least(2), "metavar": "N"},
+    ),
+}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -62,10 +68,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     arguments.add_numbers(
         stories,
         stories="Number of stories sampled from the split (default: 1000).",
-        candidates="Number of prompts or albums compared for each story (default: 10).",
         draws="Number of samples of candidates (default: 20).",
         words=likelihood.WORDS_HELP,
     )
+    arguments.add_rows(stories, _CANDIDATES)
 
 
 def run(args: argparse.Namespace) -> None:

@@ -1,4 +1,4 @@
-"""Ranks images and sentences for ``fairseq-mm rank``, by likelihood or by vectors."""
+"""Ranks images and sentences by likelihood or vectors, for ``rank`` and ``retrieve nearest``."""
 
 import argparse
 import csv
@@ -17,11 +17,15 @@ from tqdm.auto import tqdm
 
 from fairseq_mm.cli.run_set_up import only_writer
 from fairseq_mm.cli.split_texts import build_card, load_on_data, name_output
+from fairseq_mm.data.collate import pad_features
 from fairseq_mm.data.elapsed_time import elapsed_time
+from fairseq_mm.data.multimodal_dataset import encode_words
 from fairseq_mm.data.output_file import write_file
 from fairseq_mm.data.records import open_split
 from fairseq_mm.errors import UserError
 from fairseq_mm.inference.checkpoint import Checkpoint
+from fairseq_mm.inference.embedder import get_tokenizer
+from fairseq_mm.inference.readers import ImageReader
 from fairseq_mm.metrics.ranks import (
     TrueRanks,
     chance_summary,
@@ -33,7 +37,7 @@ from fairseq_mm.metrics.result_card import file_hash
 from fairseq_mm.models._provenance import fingerprint, list_words
 from fairseq_mm.report.figures import recall_chart
 from fairseq_mm.retrieval import ranking
-from fairseq_mm.retrieval.likelihood import build_likelihood
+from fairseq_mm.retrieval.likelihood import build_likelihood, check_finite, log_marginal
 from fairseq_mm.retrieval.nearest_vectors import nearest, unit_vectors
 from fairseq_mm.retrieval.score_file import ScoreFile
 from fairseq_mm.retrieval.split_to_rank import (
@@ -44,6 +48,7 @@ from fairseq_mm.retrieval.split_to_rank import (
 from fairseq_mm.retrieval.vector_ranking import rank_vectors
 from fairseq_mm.tasks._ranking_validation import embed_split
 
+MARGINAL_IMAGES = 100
 IMAGES, SENTENCES = "image_retrieval", "sentence_retrieval"
 SHORTLIST = "sentence_retrieval_shortlist"
 TITLES = {
@@ -77,11 +82,8 @@ def rank_images(args: argparse.Namespace, checkpoints: Sequence[Checkpoint]) -> 
     """
     started = time.time()
     by_vectors = all(each.kind == "vectors" for each in checkpoints)
-    if not by_vectors and (len(checkpoints) > 1 or checkpoints[0].reads_structure):
-        raise UserError(
-            f"{checkpoints[0].path}: must be one model of captions that reads no tags (m_rnn, "
-            "mlbl_f), or embeddings (vse_lstm, vse_gru, vse_bow)."
-        )
+    if not by_vectors:
+        _check_captioner(checkpoints)
     models, task = load_on_data(checkpoints, args)
     device = next(models[0].parameters()).device
     files = [each.path for each in checkpoints]
@@ -98,6 +100,17 @@ def rank_images(args: argparse.Namespace, checkpoints: Sequence[Checkpoint]) -> 
             )
         card["seconds"] = round(time.time() - started, 1)
         _report(retrievals, output, args, card, has_curves=not by_vectors)
+
+
+def _check_captioner(checkpoints: Sequence[Checkpoint]) -> Checkpoint:
+    """Return the only checkpoint, which must be of a model of captions that reads no tags."""
+    first = checkpoints[0]
+    if first.kind != "captions" or first.reads_structure or len(checkpoints) > 1:
+        raise UserError(
+            f"{first.path}: must be one model of captions that reads no tags (m_rnn, mlbl_f), or "
+            "an embedding (vse_lstm, vse_gru, vse_bow), of which retrieve needs a --store."
+        )
+    return first
 
 
 def _build_card(
@@ -332,3 +345,64 @@ def _print(
                 f"{entry['mean_rank']:7.1f} {entry['queries']:8} {entry['candidates']:11.6g}"
             )
     print(f"rsum {rsum:.1f}")
+
+
+def nearest_by_likelihood(args: argparse.Namespace) -> list[dict[str, Any]]:
+    """Search the split ``args.split`` by likelihood; return JSON records, best first.
+
+    A sentence as query finds images; an image as query finds sentences.
+    """
+    if not (args.checkpoint and args.data):
+        raise UserError(
+            "give --store, vectors to search, or --checkpoint and --data, to search the images "
+            "and sentences of a data folder by the likelihood of a model of captions."
+        )
+    checkpoints = Checkpoint.open_all(args.checkpoint)
+    checkpoint = _check_captioner(checkpoints)
+    (model,), task = load_on_data(checkpoints, args)
+    start = task.target_dictionary.eos()
+    if args.text is not None:  # ranking images needs no P(sentence)
+        split = SplitToRank(task.datasets[args.split])
+        words = get_tokenizer(task.target_dictionary)(args.text)
+        text = [*encode_words(task.target_dictionary, " ".join(words)).tolist(), start]
+        log_probs = build_likelihood(model, split.read_images, len(split), start=start)([text])
+        check_finite(log_probs)
+        (found,) = best_candidates(log_probs.cpu().numpy(), args.top, split.images)
+    else:
+        number = args.marginal_images or MARGINAL_IMAGES
+        sampled = sample_training_images(args.data, number, args.seed)
+        split = SplitToRank(task.datasets[args.split], sampled=sampled)
+        # The first column of the scores is the query, the others are sampled training images.
+        others = range(len(split.images), len(split))
+        rows = [_read_query(args, split, checkpoint), *map(split.rows, others)]
+        likelihood = build_likelihood(
+            model, lambda first, end: pad_features(rows[first:end]), len(rows), start=start
+        )
+        scores = np.empty((1, len(split.sentences)))
+        for block in ranking.sentence_blocks(split.sentences, len(rows)):
+            log_probs = likelihood([split.sentences[i] for i in block])
+            check_finite(log_probs)
+            given_image = log_probs.cpu().numpy()
+            # log P(s | query) - log P(s) (equation 7)
+            scores[0, block] = given_image[:, 0] - log_marginal(given_image[:, 1:])
+        ids = [f"{args.split}:{line}" for line in split.lines]
+        texts = caption_texts(args, split.lines)
+        (found,) = best_candidates(scores, args.top, ids, texts)
+    # --jsonl writes the fields in this order.
+    return [
+        {"id": item["id"], "score": item["score"], "rank": rank, "text": item.get("text")}
+        for rank, item in enumerate(found, start=1)
+    ]
+
+
+def _read_query(args: argparse.Namespace, split: SplitToRank, checkpoint: Checkpoint) -> np.ndarray:
+    """Return the features of the query image (``--id`` or ``--image``), [rows, feature dimension].
+
+    An image of ``--image`` is read with the extractor of ``checkpoint``.
+    """
+    if args.id is None:
+        reader = ImageReader(checkpoint.build(args.device), weights=args.weights)
+        return reader.read_all_features([args.image])[0]
+    if args.id not in split.images:
+        raise UserError(f"--id {args.id}: is no image of {args.split} of {args.data}.")
+    return split.rows(split.images.index(args.id))

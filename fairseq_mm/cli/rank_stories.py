@@ -38,8 +38,6 @@ def rank_stories(args: argparse.Namespace, checkpoints: Sequence[Checkpoint]) ->
     ``checkpoints`` are one model, or an ensemble.
     """
     started = time.time()
-    if args.candidates < 2:
-        raise UserError("--candidates: must be 2 or more, the story's own included.")
     texts: StoryTexts = TEXTS[checkpoints[0].kind](args, checkpoints)
     lines = sample_lines(len(texts.texts), args.stories, args.seed)
     columns = condition_ranking.condition_columns(texts.names[line] for line in lines)

@@ -151,8 +151,6 @@ def _run_prompts(args: argparse.Namespace) -> None:
             f"{len(neighbours[few[0]]) or 'no'} training prompts have a word in common with "
             f"{prompts[few[0]]!r}"
         )
-        if len(few) == len(prompts):
-            raise UserError(f"--k {max(args.k)}: {what}.")
         print(
             f"{len(few)} of {len(prompts)} prompts have fewer than {max(args.k)} neighbours and no "
             f"story at that rank: {list_first([str(i) for i in few], _NAMED)} ({what})",

@@ -61,7 +61,8 @@ _VECTORS: Rows = {
     "--minus": ("Word to take away; repeatable.", {"metavar": "WORD", **_APPENDED}),
     "--plus": ("Word to add; repeatable.", {"metavar": "WORD", **_APPENDED}),
     "--resort": (
-        "Sort the N nearest by their distance to their mean, and show the first --top.",
+        "Sort the N nearest (--top or more) by their distance to their mean, and show the first "
+        "--top.",
         {"type": arguments.positive, "metavar": "N"},
     ),
 }
@@ -109,7 +110,7 @@ def run_nearest(args: argparse.Namespace) -> None:
         entries = [{**item._asdict(), "text": sentences.get(item.id)} for item in items]
         query_text = sentences.get(args.id) if args.id else args.text
     else:
-        from fairseq_mm.cli.retrieve_likelihood import nearest_by_likelihood
+        from fairseq_mm.cli.rank_images import nearest_by_likelihood
 
         entries = nearest_by_likelihood(args)
     if args.html:
@@ -132,11 +133,6 @@ def _search_vectors(args: argparse.Namespace) -> Any:
     from fairseq_mm.data.feature_store import FeatureStore
     from fairseq_mm.retrieval.nearest_vectors import VectorStore, retrieve_shifted
 
-    if args.resort and args.resort < args.top:
-        raise UserError(
-            f"--resort {args.resort}: must be --top or more, but --top is {args.top}: these are "
-            "chosen from the N nearest."
-        )
     if args.checkpoint is None and (not args.id or args.minus or args.plus):
         raise UserError("--checkpoint: is missing; the query and its words are embedded by it.")
     store = FeatureStore(args.store)
@@ -154,7 +150,7 @@ def _search_vectors(args: argparse.Namespace) -> Any:
         minus=minus,
         plus=plus,
         top=args.top,
-        resort=args.resort or 0,
+        resort=max(args.resort, args.top) if args.resort else 0,
         # the nearest neighbour of an item is the item itself
         exclude=[args.id] if args.id else [],
     )
@@ -231,9 +227,8 @@ class _Captions:
     def __init__(self, data: Optional[str]) -> None:
         from fairseq_mm.data.records import open_split, split_names
 
-        names = split_names(data) if data else []
-        if data and not names:
-            raise UserError(f"--data {data}: must be a data folder, but has no split.")
+        # opening valid reports a folder without splits
+        names = split_names(data) or ["valid"] if data else []
         self.splits = {name: open_split(str(data), name) for name in names}
 
     def get(self, key: str) -> Optional[str]:

@@ -65,8 +65,7 @@ def run_plot(args: argparse.Namespace) -> None:
     from fairseq_mm.report.embedding_plot import PlotPoint, plot_section
     from fairseq_mm.report.html_page import render_page, write_page
     from fairseq_mm.report.thumbnails import Thumbnails
-    from fairseq_mm.retrieval.nearest_vectors import VectorStore
-    from fairseq_mm.retrieval.projection import principal_components
+    from fairseq_mm.retrieval.nearest_vectors import VectorStore, principal_components
 
     opened = FeatureStore(args.store)
     embedder = load_store_embedder(opened, args)

@@ -259,8 +259,6 @@ def read_without_references(path: str, split: Optional[Split]) -> JoinedTexts:
 
 def constant_texts(text: str, items: Sequence[str]) -> JoinedTexts:
     """Return the texts of an imaginary system that generates the same text for every item."""
-    if not text.strip() or os.path.exists(text):  # --constant FILE: HYPOTHESES was meant
-        raise UserError(f"--constant: must be a text, not a file or folder, but is {text!r}.")
     texts = dict.fromkeys(items, text)
     return JoinedTexts(f"every text is {text!r}", Hypotheses(texts, "constant"), texts)
 

@@ -102,8 +102,6 @@ class _Model:
         if not is_clip:
             import_extra("torchmetrics", extra="models", purpose=self.where)
         transformers: Any = import_extra("transformers", extra="models", purpose=self.where)
-        if not os.path.isdir(self.folder):
-            raise UserError(f"{self.where}: must be a folder of transformers (save_pretrained).")
         self.device = find_device(args.device or "auto")
         network_class = transformers.CLIPModel if is_clip else transformers.AutoModel
         reader = transformers.CLIPProcessor if is_clip else transformers.AutoTokenizer
@@ -116,14 +114,14 @@ class _Model:
                 self.folder, output_loading_info=True, **place
             )
             self.reader = reader.from_pretrained(self.folder, **place)
+            # no metric depends on the pooler of a text
+            lacking = sorted(name for name in info["missing_keys"] if "pooler." not in name)
+            if lacking:  # the values would be random
+                raise ValueError(f"its weights lack {name_some(lacking)}")
         except Exception as error:  # transformers raises errors of many classes
             raise UserError(f"{self.where}: cannot be loaded: {first_line(error)}") from None
         finally:
             transformers.logging.set_verbosity(verbosity)
-        # no metric depends on the pooler of a text
-        lacking = sorted(name for name in info["missing_keys"] if "pooler." not in name)
-        if lacking:  # the values would be random
-            raise UserError(f"{self.where}: its weights lack {name_some(lacking)}.")
         self.network = network.eval().float()
         needed = [name for name in self.network.state_dict() if "pooler." not in name]
         self.signature = {
@@ -148,11 +146,6 @@ class _ClipScorer:
         # fairseq-mm caption writes paths
         self._files = [files.get(key) or files.get(PurePosixPath(key).name) for key in ids]
         missing = [key for key, file in zip(ids, self._files) if file is None]
-        if len(missing) == len(ids):
-            raise UserError(
-                f"--images {' '.join(args.images)}: has none of the {len(missing):,} images, such "
-                f"as {missing[0]!r}."
-            )
         _report(missing, "not in --images")
         show("clipscore: load the model")
         self._model = _Model(args, "clip_model")

@@ -85,8 +85,7 @@ def run(args: argparse.Namespace) -> int:
     arguments.check(args, _RULES)
     for path in args.query_files:
         args.queries += [line for _, line in read_lines(path) if line.strip()]
-    if not args.queries and not args.image:
-        raise UserError("no query: give a sentence, or an image (--image FILE).")
+    arguments.require(args, "queries", "image")
     register_quietly()
     from fairseq_mm.inference.image_index import ImageIndex
 

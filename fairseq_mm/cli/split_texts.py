@@ -221,23 +221,25 @@ class PromptTexts(StoryTexts):
 
     def _find_side(self, option: Optional[str], split: Split) -> str:
         """Return the side of the texts: ``wp_source`` (prompts) or ``wp_target`` (stories)."""
-        file = self.models.files[0]
-        if not self.models.are_language_models:
-            if option == "wp_source":
-                raise UserError(f"--side {option}: {file} generates stories, not prompts.")
-            return "wp_target"
-        if option:
-            return option
-        words = set(list_words(self.dictionary))
-        paths = {side: split.dictionary_path(side) for side in split.sides}
-        sides = [
-            side
-            for side, path in paths.items()
-            if os.path.isfile(path) and words == read_dictionary_words(Path(path))
-        ]
-        if len(sides) != 1:
-            both = "both sides" if sides else "neither side"
-            raise UserError(f"{file}: its dictionary is that of {both} of {split.folder}: --side.")
+        if self.models.are_language_models:
+            words = set(list_words(self.dictionary))
+            paths = {side: Path(split.dictionary_path(side)) for side in split.sides}
+            sides = (
+                [option]
+                if option
+                else [
+                    side
+                    for side, path in paths.items()
+                    if path.is_file() and words == read_dictionary_words(path)
+                ]
+            )
+        else:
+            sides = ["wp_target"]
+        if len(sides) != 1 or option not in (None, *sides):
+            raise UserError(
+                f"--side: must be a side of {split.folder} that {self.models.files[0]} generates, "
+                f"but it has the dictionary of {' and '.join(sides) or 'neither'}."
+            )
         return sides[0]
 
     def condition(self, line: int) -> Optional[tuple[int, ...]]:

@@ -126,7 +126,7 @@ def test_a_line_of_several_images_has_no_vector_of_its_images(trained, tmp_path,
     options = [data, "--checkpoint", trained[1], "--output", tmp_path / "v.h5"]
     assert main(["embed", *map(str, options)]) == 2
     (line,) = capsys.readouterr().err.splitlines()
-    assert "valid0.jpg: belongs to a line of several images, which have no vector" in line
+    assert "no features for 'valid0.jpg\\tvalid1.jpg'" in line
     store = embed((data, trained[1]), tmp_path / "v.h5", "--of", "sentences")
     assert store.ids == [f"valid:{i}" for i in range(21)]
 

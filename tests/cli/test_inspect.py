@@ -163,7 +163,7 @@ def test_the_page_shows_every_word_and_loads_nothing(inspect, tmp_path, name, ha
     [
         ("story", None, ["--line", 13], r"--lines must be from 0 to 12 .*, but is 13 instead"),
         ("story", None, ["--line", -1], r"--lines must be from 0 to 12"),
-        ("story:fusion", None, [], "give one model, not 2"),
+        ("story:fusion", None, [], "no such checkpoint or folder"),
         ("story", None, ["--html", "/nowhere/a.html"], "there is no folder /nowhere"),
         ("story", "no.jsonl", [], "no.jsonl"),
         ("story", None, ["--images", "x", "--html", "y"], "--images: is no option of models of p"),

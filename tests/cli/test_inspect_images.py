@@ -157,7 +157,6 @@ DATA, STORE = "data", "data/features.h5"
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([], r"SOURCE: give a data folder, or what `fairseq-mm tell --jsonl` wrote"),
         ([DATA, "--words", 3], r"--words: is no option of models of images, such as"),
         ([DATA, "--images", DATA], r"--images: needs --html beside it"),
         (
@@ -165,7 +164,6 @@ DATA, STORE = "data", "data/features.h5"
             r"--weights and --data: leave one of the two out",
         ),
         ([DATA, "--line", "8"], r"--lines must be from 0 to 7 \(.*valid.*\), but is 8"),
-        ([DATA, "--data", DATA], r"SOURCE: give a data folder"),
         (["--data", STORE], r"--data|features.h5"),
         (["a.jpg"], r"a.jpg.*[Nn]o such file"),
         (

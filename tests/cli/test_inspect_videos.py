@@ -201,7 +201,6 @@ def test_a_page_shows_lines_with_their_seconds_and_images(inspect, folder, tmp_p
             r"--layers and --gates: leave one of the two out: scores of gates",
         ),
         ([], {"source": ["a prompt"]}, r"a prompt: must be a data folder for a model of videos"),
-        ([], {"source": []}, r"SOURCE: give a data folder"),
         (
             ["--json", "same", "--html", "same", "--gates"],
             {},

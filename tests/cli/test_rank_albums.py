@@ -87,7 +87,6 @@ def test_figures_are_those_of_the_models_own_probabilities(rank, made, tmp_path)
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--candidates", "1"], "--candidates: must be 2 or more, the story's own included."),
         (["--candidates", "6"], "10 stories of valid have 5 different albums, but --candidates 6"),
     ],
 )

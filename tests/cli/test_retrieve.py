@@ -82,10 +82,15 @@ def test_a_prompt_of_the_command_line_is_tokenised_and_its_story_has_line_breaks
     assert "\n\nSmoke rose.\nThe books were warm.\n" in out
 
 
+def test_a_prompt_without_neighbours_is_named(retrieve):
+    status, out, err = retrieve("--prompt", "qqq")
+    assert (status, out) == (0, "")
+    assert "1 of 1 prompts have fewer than 1 neighbours and no story at that rank: 0 (no " in err
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--prompt", "qqq"], "--k 1: no training prompts have a word in common with 'qqq'."),
         (["--prompt", "dragon \udcff"], "--prompt: must be UTF-8 text, but is not (surrogates"),
         (["--split", "test"], ": has no split 'test', but train"),
         (["--output", "absent/x.jsonl"], "there is no folder absent."),

@@ -127,8 +127,7 @@ def test_mistakes_are_one_line(trained, nearest, tmp_path):
     refused("the text '!' has no word", "!")
     refused("--checkpoint: is missing", "a dog", model=None)
     refused("images.h5: no features for 'valid9'", "--id", "valid9", model=None)
-    refused("--resort 2: must be --top or more", "a dog", "--resort", 2)
-    refused("absent: must be a data folder", "a dog", "--data", tmp_path / "absent")
+    refused("absent: has no split 'valid'", "a dog", "--data", tmp_path / "absent")
     missing = trained / "absent.jpg"
     refused(f"{missing}: No such file", "--image", missing)
     state = Checkpoint.open(trained / "checkpoint_best.pt").state
@@ -323,7 +322,7 @@ def test_mistakes_of_likelihood_are_one_line(trained, likeliest):
     few = ("--marginal-images", 5)
     for message, arguments, options in (
         ("give --store, vectors to search, or --checkpoint and --data", ["a dog"], {"model": None}),
-        ("must be one checkpoint of a model of captions", ["a dog"], {"model": trained}),
+        ("must be one model of captions that reads no tags", ["a dog"], {"model": trained}),
         ("--resort: needs --store beside it.", ["a dog", "--resort", 3], {}),
         ("the word 'zebra' is not in", ["a zebra"], {}),
         ("--id x.jpg: is no image of valid of", ["--id", "x.jpg", *few], {}),

@@ -99,8 +99,6 @@ OPTIONS = [
         "--constant: needs --data, or TEXT and --references.",
     ),
     (["T", "--constant", "a dog"], "--constant and the inputs: leave one of the two out"),
-    (["--constant", " "], "--constant: must be a text, not a file or folder, but is ' '"),
-    (["--constant", "data"], "must be a text, not a file or folder, but is 'data'"),
     (["--constant"], "has no split 'train', but valid."),
 ]
 # the gain from the video

@@ -5,7 +5,7 @@ import pytest
 import torch
 from numerics import assert_close
 
-from fairseq_mm.retrieval.projection import principal_components
+from fairseq_mm.retrieval.nearest_vectors import principal_components
 
 
 def random_vectors(count, dim):
