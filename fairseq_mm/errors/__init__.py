@@ -60,8 +60,8 @@ def first_line(error: BaseException) -> str:
 def describe_error(error: BaseException) -> str:
     """Return the reason of an error for a message: the system's words for an error of the system,
     else the first line of its message, after the name of its class if that says more."""
-    if isinstance(error, OSError) and error.strerror:
-        return error.strerror
+    if strerror := getattr(error, "strerror", None):  # also FFmpeg's errors have it
+        return str(strerror)
     text, kind = first_line(error), type(error).__name__
     if isinstance(error, (OSError, ValueError, RuntimeError)) or text == kind:
         return text.rstrip(".")
@@ -70,7 +70,7 @@ def describe_error(error: BaseException) -> str:
 
 @contextlib.contextmanager
 def file_errors(
-    path: object,
+    path: object = "",
     problem: str = "cannot be read",
     kinds: Union[type[Exception], tuple[type[Exception], ...]] = Exception,
 ) -> Iterator[None]:
@@ -81,7 +81,8 @@ def file_errors(
     except UserError:
         raise
     except kinds as error:
-        raise UserError(f"{path}: {problem} ({describe_error(error)}).") from error
+        where = f"{path}: " if path else ""
+        raise UserError(f"{where}{problem} ({describe_error(error)}).") from error
 
 
 def find_message(error: Optional[BaseException]) -> Optional[str]:

@@ -269,8 +269,7 @@ def build_image_backbone(
     """Build a torchvision network for images, cut off after a layer; see :func:`.build_backbone`,
     and :func:`fold_norms` for ``fuse``."""
     weights = weights or "DEFAULT"
-    if layer is None:
-        layer = default_layer(model, grid)
+    layer = default_layer(model, grid) if layer is None else layer
     options: dict[str, object] = {}
     if model in TRANSFORMS_INPUT:
         # initialisation by torchvision would take a minute for these networks
@@ -290,10 +289,9 @@ def build_image_backbone(
 def build_clip_backbone(model: str, *, weights: Optional[str] = None, seed: int = 0) -> Backbone:
     """Build a network for clips of videos, without its classifier; see :func:`.build_backbone`."""
     if model == RESNEXT and (weights is None or not (weights == RANDOM or is_file(weights))):
-        problem = "" if weights is None else f" {weights} is no file."
         raise UserError(
-            f"--model {RESNEXT}: its weights are a file (resnext-101-kinetics.pth of "
-            f"3D-ResNets-PyTorch). Give it: --weights FILE, or {RANDOM} for random ones.{problem}"
+            f"--weights {weights}: must be a file (resnext-101-kinetics.pth of 3D-ResNets-PyTorch) "
+            f"or {RANDOM} (random weights) for {RESNEXT}."
         )
     weights = weights or "DEFAULT"
     with seeded(seed if weights == RANDOM else 0):
@@ -329,10 +327,9 @@ def _load_weights(
 
 
 def default_layer(model: str, grid: bool) -> str:
-    for prefix, layers in DEFAULT_LAYERS.items():
-        if model.startswith(prefix):
-            return layers[1] if grid else layers[0]
-    raise UserError(f"--model {model}: has no default layer. Choose one with --layer.")
+    """Return the default layer of a torchvision network for images; empty if there is none."""
+    layers = (layers for prefix, layers in DEFAULT_LAYERS.items() if model.startswith(prefix))
+    return next(layers, ("", ""))[grid]
 
 
 def cut_after(network: nn.Module, model: str, layer: str) -> nn.Module:
@@ -348,7 +345,7 @@ def cut_after(network: nn.Module, model: str, layer: str) -> nn.Module:
     names = sorted(modules | set(nodes))
     near = [name for name in names if layer and layer in name][:5]
     near = difflib.get_close_matches(layer, names, n=5, cutoff=0.4) or near or nodes[-5:]
-    raise UserError(f"--layer {layer}: {model} has no such layer. Near: {', '.join(near)}.")
+    raise UserError(f"--layer: {model} has no layer {layer!r}. Near: {', '.join(near)}.")
 
 
 def fold_norms(layers: nn.Module, fuse: Fuse = fuse_for_evaluation) -> None:

@@ -47,15 +47,14 @@ class ClipPreprocessing(Preprocessing):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not self.fixed_shape:
-            raise UserError(
-                "frames of all videos must have one size: --crop center or --resize squash."
-            )
         is_fps = not self.fps or MIN_FPS <= self.fps <= MAX_FPS
-        if not 1 <= self.frames <= MAX_FRAMES or self.stride < 1 or not is_fps:
+        is_clip = 1 <= self.frames <= MAX_FRAMES and self.stride >= 1
+        if not (self.fixed_shape and is_clip and is_fps):
             raise UserError(
-                f"`frames` must be 1 to {MAX_FRAMES}, `stride` 1 or more, and `fps` 0 or {MIN_FPS} "
-                f"to {MAX_FPS}, but are {self.frames}, {self.stride} and {self.fps}."
+                f"`frames` must be 1 to {MAX_FRAMES}, `stride` 1 or more, `fps` 0 or {MIN_FPS} to "
+                f"{MAX_FPS}, and all frames of one size (--crop center or --resize squash), but "
+                f"are {self.frames}, {self.stride}, {self.fps} and --crop {self.crop} --resize "
+                f"{self.resize}."
             )
 
     @property

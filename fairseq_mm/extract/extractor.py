@@ -21,12 +21,12 @@ from fairseq_mm.extract.clip_preprocessing import (
 )
 from fairseq_mm.extract.identity import (
     check_is_recorded,
-    check_same_weights,
+    check_same_network,
     has_name_and_digest,
 )
 from fairseq_mm.extract.images import AnyImage, read_image
 from fairseq_mm.extract.media_list import MAX_PIXELS, AnyMedia, media_name
-from fairseq_mm.extract.networks import build_backbone, find_family, refuse_options
+from fairseq_mm.extract.networks import build_backbone, check_options, find_family
 from fairseq_mm.extract.preprocessing import Preprocessing, with_options
 from fairseq_mm.extract.readers import ClipReader, ImageReader, Reader
 from fairseq_mm.extract.weights import recorded_weights
@@ -310,13 +310,9 @@ class Extractor:
 
         def inputs() -> Iterator[np.ndarray]:
             for number, media in enumerate(files):
-                try:
-                    for one in reader.inputs(media):
-                        owners.append(number)
-                        yield one
-                except UserError as error:
-                    name = media_name(media, number, reader.kind.noun)
-                    raise UserError(f"{name}: {error}") from None
+                for one in reader.inputs(media, media_name(media, number, reader.kind.noun)):
+                    owners.append(number)
+                    yield one
 
         rows: list[list[np.ndarray]] = [[] for _ in files]
         # the list first: `owners` is filled while it is computed
@@ -400,9 +396,7 @@ def build_extractor(
     :class:`.ClipPreprocessing` explains ``frames``, ``stride`` and ``fps``, which are for videos
     only. ``options`` are keyword arguments of :func:`.with_options`, such as ``size``.
     """
-    if find_family(model).reads == "images":
-        clips = {"--frames-per-clip": frames, "--stride": stride, "--fps": fps}
-        refuse_options(model, "videos", clips)
+    check_options(model, {"frames": frames, "stride": stride, "fps": fps})
     backbone = build_backbone(model, weights=weights, layer=layer, grid=grid, seed=seed)
     default = backbone.preprocessing
     if isinstance(default, ClipPreprocessing):
@@ -432,22 +426,17 @@ def build_extractor_from_identity(
     if kind != reads:
         raise UserError(f"the features were made by {model}, which reads {kind}, not {reads}.")
     recorded = str(identity["weights"])
-    replaces_published = weights_file is not None and has_name_and_digest(identity)
-    if replaces_published:  # the digest is compared below
-        weights, seed = weights_file, 0
-    else:
-        weights, seed = recorded_weights(model, recorded, weights_file)
-    options: dict[str, Any] = {
-        "grid": bool(identity["grid"]),
-        "layer": str(identity["layer"]),
-    }
+    weights, seed = recorded_weights(model, recorded, weights_file)
+    options: dict[str, Any] = {"grid": bool(identity["grid"]), "layer": str(identity["layer"])}
     # not build_backbone: families with a single layer refuse these options, although the identity
     # has the layer's name
     family = find_family(model)
-    choices = {name: options[name] for name in family.choices}
+    choices = {name: x for name, x in options.items() if name in family.options}
     backbone = family.build(model, weights=weights, seed=seed, **choices)
-    check_same_weights(identity, backbone.digest, backbone.layer, backbone.library)
-    if replaces_published:
+    if weights_file is not None and has_name_and_digest(identity):  # the digest is compared
         backbone = backbone._replace(weights=recorded)
+    check_same_network(
+        identity, backbone.weights, backbone.digest, backbone.layer, backbone.library
+    )
     cls = ClipPreprocessing if is_video else Preprocessing
     return Extractor(backbone, cls.from_json(preprocessing), device=device)

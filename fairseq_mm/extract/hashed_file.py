@@ -1,13 +1,10 @@
 """Records size, time and SHA-256 of image and video files while the files are decoded."""
 
-import contextlib
 import hashlib
-import tarfile
-from collections.abc import Iterator
 from typing import BinaryIO, Optional, Union
 
 from fairseq_mm.data.feature_store import Source
-from fairseq_mm.errors import UserError
+from fairseq_mm.errors import UserError, file_errors
 from fairseq_mm.extract.media_list import MediaFile
 
 # files up to this size are read once for both digest and decoding; videos are often larger
@@ -21,7 +18,7 @@ class HashedFile:
 
     def __init__(self, file: MediaFile) -> None:
         self._file = file
-        with _as_user_errors():
+        with file_errors():
             self._size_and_time = file.size_and_time()
             self._stream = file.open()
             self.content: Union[bytes, BinaryIO] = self._stream
@@ -32,7 +29,7 @@ class HashedFile:
     def get_source(self) -> Source:
         """Return the record of the file; raise UserError if it was changed since it was opened."""
         has_changed = False
-        with _as_user_errors():
+        with file_errors():
             if isinstance(self.content, bytes):
                 digest = hashlib.sha256(self.content).digest()
                 has_changed = len(self.content) != self._size_and_time[0]
@@ -51,16 +48,6 @@ class HashedFile:
         self._stream.close()
 
 
-@contextlib.contextmanager
-def _as_user_errors() -> Iterator[None]:
-    try:
-        yield
-    except tarfile.ReadError:  # errors of tarfile are no OSErrors
-        raise UserError("the archive ends before its content does.") from None
-    except OSError as error:
-        raise UserError(f"{error.strerror or error}.") from None
-
-
 def _digest(stream: BinaryIO) -> bytes:
     digest = hashlib.sha256()
     stream.seek(0)
@@ -75,7 +62,7 @@ def describe_change(
     """Return a clause that says how a file has changed; None if it has the same bytes as ``source``
     records. If only the time has changed, or with ``reads_always``, the SHA-256 is compared."""
     try:
-        with _as_user_errors():
+        with file_errors(problem="it cannot be read any more"):
             size, time = file.size_and_time()
             if size != source.size:
                 return f"it had {source.size:,} bytes, and has {size:,}"
@@ -84,4 +71,4 @@ def describe_change(
             with file.open() as stream:
                 return None if _digest(stream) == source.digest else "its content is another"
     except UserError as error:
-        return f"it cannot be read any more: {str(error).rstrip('.')}"
+        return str(error).rstrip(".")

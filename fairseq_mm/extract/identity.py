@@ -91,14 +91,12 @@ def check_store_extractor(
         feature_dim: Dimension of the training features.
         attributes: Attributes of the store at ``path``, whose features have dimension ``dim``.
     """
-    if dim != feature_dim:
-        raise UserError(
-            f"{path}: features have dimension {dim}, but {file} was trained on {feature_dim}."
-        )
+    names = ["dim"]
     if identity.get("extractor") and attributes.get("extractor"):
-        names = [name for name in IDENTITY if name in identity and name in attributes]
-        by = f"the features that {file} was trained on"
-        _compare(identity, attributes, names, recorded_by=by, given_by=path)
+        names += [name for name in IDENTITY if name in identity and name in attributes]
+    by = f"the features that {file} was trained on"
+    recorded, given = {**identity, "dim": feature_dim}, {**attributes, "dim": dim}
+    _compare(recorded, given, names, recorded_by=by, given_by=path)
 
 
 def has_name_and_digest(identity: Mapping[str, object]) -> bool:
@@ -108,23 +106,23 @@ def has_name_and_digest(identity: Mapping[str, object]) -> bool:
     return source in PUBLISHERS and str(identity.get(WEIGHTS_DIGEST)).startswith(WITH_NAMES)
 
 
-def check_same_weights(
-    identity: Mapping[str, object], digest: str, layer: str, library: str
+def check_same_network(
+    identity: Mapping[str, object], weights: str, digest: str, layer: str, library: str
 ) -> None:
-    """Raise UserError if a network has other weights (``digest``; empty if it has none) or another
-    layer than a feature store records; ``library`` is the name and version of its library."""
-    if not digest:
-        return
-    recorded = str(identity.get(WEIGHTS_DIGEST, digest))
-    has_digest = recorded.startswith(WITH_NAMES)
-    expected = {"weights": recorded if has_digest else digest, "layer": str(identity["layer"])}
-    for name, now in (("weights", digest), ("layer", layer)):
-        if expected[name] != now:
-            raise UserError(
-                f"{identity['extractor']}: the features were made with {name} "
-                f"{_shorten(expected[name])}, but the network has {_shorten(now)} (recorded with "
-                f"{identity.get('library', 'no version')}; installed is {library})."
-            )
+    """Raise UserError if a network that was built again has other weights, or another layer, than a
+    feature store records.
+
+    ``weights``, ``digest`` (empty if it has none), ``layer`` and ``library`` describe the network.
+    """
+    found = {**identity, "weights": weights, "layer": layer, WEIGHTS_DIGEST: digest}
+    by = f"the recorded features (by {identity.get('library', 'torchvision')})"
+    _compare(
+        identity,
+        found,
+        ("weights", "layer") if digest else ("weights",),
+        recorded_by=by,
+        given_by=f"the network ({library or 'torchvision'})",
+    )
 
 
 def _normalize(name: str, value: Any) -> object:

@@ -27,7 +27,7 @@ from typing import BinaryIO, Union
 import numpy as np
 from PIL import Image, ImageOps
 
-from fairseq_mm.errors import UserError, import_extra
+from fairseq_mm.errors import UserError, file_errors, import_extra
 from fairseq_mm.extract.media_list import MAX_PIXELS, AnyMedia, open_media
 
 AnyImage = Union[AnyMedia, Image.Image, np.ndarray]
@@ -54,30 +54,12 @@ def read_image(image: AnyImage, *, max_pixels: int = MAX_PIXELS) -> Image.Image:
         max_pixels: Largest number of pixels. Larger JPEGs are decoded at a reduced scale, other
             larger images are refused.
     """
-    try:
-        if isinstance(image, np.ndarray):
-            if image.dtype != np.uint8 or image.shape[2:] != (3,) or not image.size:
-                raise UserError(
-                    f"an array must be [height, width, 3] of uint8, but is {list(image.shape)} of "
-                    f"{image.dtype} instead."
-                )
-            return Image.fromarray(image)
-        if isinstance(image, Image.Image):
-            return _to_rgb(_rotate_upright(image))
+    with file_errors():
+        if isinstance(image, (Image.Image, np.ndarray)):
+            is_array = isinstance(image, np.ndarray)
+            return _to_rgb(Image.fromarray(image) if is_array else _rotate_upright(image))
         with allow_any_size(), open_media(image) as stream:
             return _decode(stream, max_pixels)
-    except UserError:
-        raise
-    except Exception as error:  # Pillow's readers raise nearly anything on a broken file
-        raise UserError(_describe_error(error)) from None
-
-
-def _describe_error(error: Exception) -> str:
-    if isinstance(error, Image.UnidentifiedImageError):
-        return "is not an image, or its format is not supported."
-    if isinstance(error, OSError) and error.strerror:
-        return f"{error.strerror}."
-    return f"cannot be decoded: {error or type(error).__name__}"
 
 
 @contextlib.contextmanager
@@ -107,7 +89,11 @@ def _decode(stream: BinaryIO, max_pixels: int) -> Image.Image:
     formats = [name for name in FORMATS if name in Image.OPEN]
 
     def load(stream: BinaryIO) -> Image.Image:
-        with Image.open(stream, formats=formats) as image:
+        try:
+            image = Image.open(stream, formats=formats)
+        except Image.UnidentifiedImageError:
+            raise UserError("is not an image, or its format is not supported.") from None
+        with image:
             _limit_size(image, max_pixels)
             image.load()  # Image.open reads the head only, and the stream is closed afterwards
             return _to_rgb(_rotate_upright(image))
@@ -186,7 +172,7 @@ def _grey_to_8_bits(image: Image.Image) -> Image.Image:
     else:
         low, high = float(values.min()), float(values.max())
         if not np.isfinite(values).all():
-            raise UserError("has pixels that are NaN or infinite.")
+            raise ValueError("pixels are NaN or infinite")
     # an image of one value has no range to divide by
     grey = np.rint((values - low) * (255 / max(high - low, 1e-30)))
     return Image.fromarray(grey.astype(np.uint8))

@@ -2,6 +2,7 @@
 
 import contextlib
 import io
+import json
 import os
 import posixpath
 import stat
@@ -9,10 +10,10 @@ import tarfile
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path, PurePosixPath
-from typing import Any, BinaryIO, NamedTuple, Optional, Union
+from typing import BinaryIO, NamedTuple, Optional, Union
 
-from fairseq_mm.data.input_files import parse_object, read_id, read_lines
-from fairseq_mm.errors import UserError
+from fairseq_mm.data.input_files import read_id, read_objects
+from fairseq_mm.errors import UserError, file_errors
 
 ID_FORMS = ("name", "stem", "path")
 # 64 megapixels take 192 MB in each decoding process
@@ -71,15 +72,14 @@ class MediaFile(NamedTuple):
     def size_and_time(self) -> tuple[int, int]:
         """Return the size of the image or video in bytes, and the time of its, or its archive's,
         last change in ns."""
-        status = os.stat(self.path)
-        if not stat.S_ISREG(status.st_mode):
-            raise UserError("is a folder, a device or a pipe.")
+        status = _stat_file(self.path)
         return self.size if self.member else status.st_size, status.st_mtime_ns
 
     def open(self) -> BinaryIO:
         """Open the image or video for reading. Raise OSError if the file cannot be read."""
+        _stat_file(self.path)
         if not self.member:
-            return _open_file(self.path)
+            return open(self.path, "rb")
         # made by hand: tarfile would search a name in all headers before it, for every member anew
         member = tarfile.TarInfo(self.member)
         member.offset_data, member.size = self.offset, self.size
@@ -87,12 +87,12 @@ class MediaFile(NamedTuple):
         return tarfile.open(self.path, "r:").extractfile(member)  # type: ignore[return-value]
 
 
-def _open_file(path: Union[str, os.PathLike]) -> BinaryIO:
-    """Open a file; raise UserError for a device or a pipe, which may block or never end."""
-    mode = os.stat(path).st_mode
-    if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
-        raise UserError("is a device or a pipe, but must be a file.")
-    return open(path, "rb")
+def _stat_file(path: Union[str, os.PathLike]) -> os.stat_result:
+    status = os.stat(path)
+    # a device or a pipe may block or never end
+    if not stat.S_ISREG(status.st_mode):
+        raise UserError("is a folder, a device or a pipe.")
+    return status
 
 
 AnyMedia = Union[str, os.PathLike, bytes, BinaryIO, MediaFile]
@@ -106,12 +106,8 @@ def open_media(media: AnyMedia) -> contextlib.AbstractContextManager[BinaryIO]:
     if isinstance(media, MediaFile):
         return media.open()
     if isinstance(media, (str, os.PathLike)):
-        return _open_file(media)
-    if not hasattr(media, "read") or not isinstance(media.read(0), bytes):
-        raise UserError(
-            f"must be a path, bytes or a file opened in binary mode, but is a "
-            f"{type(media).__name__} instead."
-        )
+        _stat_file(media)
+        return open(media, "rb")
     seekable = getattr(media, "seekable", None)  # SpooledTemporaryFile lacks it before Python 3.11
     if seekable is None or not seekable():
         return io.BytesIO(media.read())
@@ -145,7 +141,11 @@ def list_images(
         kind: Images or videos.
     """
     images: dict[str, MediaFile] = {}
-    for image in (image for path in inputs for image in _list_input(path, ids, kind)):
+    listed: list[MediaFile] = []
+    for path in inputs:
+        with file_errors(path, kinds=(OSError, ValueError)):
+            listed += _list_input(path, ids, kind)
+    for image in listed:
         _check_key(image)
         other = images.setdefault(image.key, image)
         # links, or a folder and its subfolder among the inputs, can name one file twice
@@ -159,7 +159,9 @@ def list_images(
             )
     if not images:
         suffixes = " ".join(sorted(kind.suffixes))
-        raise UserError(f"{', '.join(inputs)}: no {kind.noun}s found (suffixes: {suffixes}).")
+        raise UserError(
+            f"no {kind.noun}s found in {', '.join(inputs) or 'no inputs'} (suffixes: {suffixes})."
+        )
     return list(images.values())
 
 
@@ -171,18 +173,16 @@ def list_folder(folder: str) -> tuple[list[MediaFile], list[tuple[str, str]]]:
         refused: Path and reason of each subfolder that cannot be read, and of each file whose name
             cannot be an id.
     """
-    if not os.path.isdir(folder):
-        problem = "is a file, but must be a folder" if os.path.exists(folder) else "no such folder"
-        raise UserError(f"{folder}: {problem}.")
     files: list[MediaFile] = []
     refused: list[tuple[str, str]] = []
-    for path in _walk(folder, IMAGES.suffixes, seen=set(), refused=refused):
-        file = MediaFile(_make_key(os.path.relpath(path, folder), "path"), path)
-        try:
-            _check_key(file)
-            files.append(file)
-        except UserError:
-            refused.append((path, "its name must be UTF-8 text of one line without tabs."))
+    with file_errors(folder, kinds=OSError):
+        for path in _walk(folder, IMAGES.suffixes, seen=set(), refused=refused):
+            file = MediaFile(_make_key(os.path.relpath(path, folder), "path"), path)
+            try:
+                _check_key(file)
+                files.append(file)
+            except UserError:
+                refused.append((path, "its name must be UTF-8 text of one line without tabs."))
     return files, refused
 
 
@@ -197,14 +197,6 @@ def by_any_key(images: Iterable[MediaFile]) -> dict[str, MediaFile]:
             if counts[form(key)] == 1:
                 by_key.setdefault(form(key), paths[key])
     return by_key
-
-
-def select_shard(images: Sequence[MediaFile], shard: int, num_shards: int) -> list[MediaFile]:
-    """Return the shard ``shard``, 1 to ``num_shards``, of the contiguous shards of a list."""
-    if not 1 <= shard <= num_shards:
-        raise UserError(f"--shard must be 1/N to N/N, but is {shard}/{num_shards} instead.")
-    N = len(images)
-    return list(images[N * (shard - 1) // num_shards : N * shard // num_shards])
 
 
 def _check_key(image: MediaFile) -> None:
@@ -228,8 +220,7 @@ def _list_input(path: str, ids: str, kind: Kind) -> Iterator[MediaFile]:
         for file in _walk(path, kind.suffixes, seen=set()):
             yield MediaFile(_make_key(os.path.relpath(file, path), ids), file)
         return
-    if not os.path.exists(path):
-        raise UserError(f"{path}: no such file or folder.")
+    os.stat(path)
     lower = path.lower()
     if lower.endswith((".jsonl", ".json")):
         yield from _read_jsonl(path, ids, kind)
@@ -258,7 +249,7 @@ def _walk(
         entries = sorted(os.listdir(folder))
     except OSError as error:
         if refused is None or is_first:
-            raise UserError(f"{folder}: {error.strerror}.") from None
+            raise OSError(error.errno, f"{error.strerror}: {folder}") from None
         refused.append((folder, f"{error.strerror}."))
         return
     for name in entries:
@@ -277,12 +268,10 @@ def _list_archive(path: str, ids: str, kind: Kind) -> Iterator[MediaFile]:
         with tarfile.open(path, "r:") as archive:
             members = _members_by_name(archive)
     except tarfile.ReadError:
-        raise UserError(
-            f"{path}: is no uncompressed tar archive, or is cut short. {kind.noun.capitalize()}s "
-            f"gain nothing from compression: repack it as .tar, or unpack it and give the folder."
+        raise ValueError(
+            f"is no uncompressed tar archive, or is cut short. {kind.noun.capitalize()}s gain "
+            "nothing from compression: repack it as .tar, or unpack it and give the folder"
         ) from None
-    except OSError as error:
-        raise UserError(f"{path}: {error.strerror or error}.") from None
     for name, member in sorted(members.items()):
         file = PurePosixPath(name)
         # as in folders: no hidden file, and no file in a hidden folder
@@ -323,23 +312,14 @@ def _members_by_name(archive: tarfile.TarFile) -> dict[str, tarfile.TarInfo]:
 
 def _read_jsonl(path: str, ids: str, kind: Kind) -> Iterator[MediaFile]:
     folder = os.path.dirname(path)
-    for number, line in read_lines(path):
-        if not line.strip():
-            continue
-        entry: dict[str, Any] = {}
-        try:
-            entry = parse_object(line, "")
-            images = entry[kind.fields] if kind.fields in entry else [entry[kind.field]]
-        except (UserError, KeyError):
-            images = None
-        if not isinstance(images, list) or not all(
-            image and isinstance(image, str) for image in images
-        ):
+    for where, entry in read_objects(path):
+        images = entry[kind.fields] if kind.fields in entry else [entry.get(kind.field)]
+        if not isinstance(images, list) or not all(x and isinstance(x, str) for x in images):
             raise UserError(
-                f'{path}:{number}: must be an object with "{kind.field}" (a path) or '
-                f'"{kind.fields}" (several), but is {line[:80]!r}.'
+                f'{where}: must have "{kind.field}" (a path) or "{kind.fields}" (several), but is '
+                f"{json.dumps(entry)[:80]}."
             )
-        key = read_id(entry, f"{path}:{number}", what="an image" if kind is IMAGES else "a video")
+        key = read_id(entry, where, what="an image" if kind is IMAGES else "a video")
         if kind.fields in entry:
             key = None  # the id names the story, not one of its images
         for image in images:

@@ -27,12 +27,12 @@ with deferred(OF_TORCHVISION):
 
 
 class Family(NamedTuple):
-    """Networks that one function builds from a name, ``weights``, ``seed`` and the keyword
-    arguments ``choices``; they read ``images`` or ``videos``, and ``has`` tests a name."""
+    """Networks that one function builds from a name, ``weights``, ``seed`` and those of ``options``
+    that are options of layers; they read ``images`` or ``videos``, and ``has`` tests a name."""
 
     reads: str
     has: Callable[[str], bool]
-    choices: tuple[str, ...]
+    options: tuple[str, ...]
     build: Callable[..., Backbone]
 
 
@@ -45,7 +45,12 @@ FAMILIES = (
         ("grid", "layer"),
         build_image_backbone,
     ),
-    Family("videos", lambda model: model in list_clip_models(), (), build_clip_backbone),
+    Family(
+        "videos",
+        lambda model: model in list_clip_models(),
+        ("frames", "stride", "fps"),
+        build_clip_backbone,
+    ),
 )
 
 
@@ -98,13 +103,9 @@ def build_backbone(
         grid: Return one feature vector per position of a grid.
         seed: Seed of random weights.
     """
-    family = find_family(model)
     layers: dict[str, Any] = {"layer": layer, "grid": grid}
-    if family.reads == "videos":
-        refuse_options(model, "images", {f"--{name}": value for name, value in layers.items()})
-    elif layer is not None and "layer" not in family.choices:
-        raise UserError(f"--layer: is for models of torchvision; {model} has --grid or not.")
-    choices = {name: layers[name] for name in family.choices}
+    family = check_options(model, layers)
+    choices = {name: x for name, x in layers.items() if name in family.options}
     return family.build(model, weights=weights, seed=seed, **choices)
 
 
@@ -122,10 +123,11 @@ def check_layer(model: str, layer: str) -> None:
         raise UserError(f"--layer {layer}: must be {' or '.join(known)} for {model}.")
 
 
-def refuse_options(model: str, kind: str, options: Mapping[str, object]) -> None:
-    """Raise UserError if an option (flag and value) is set that only models of ``kind``, ``images``
-    or ``videos``, have."""
-    other = "images" if kind == "videos" else "videos"
-    for flag, value in options.items():
-        if value:
-            raise UserError(f"{flag}: is for models of {kind}, but {model} reads {other}.")
+def check_options(model: str, options: Mapping[str, object]) -> Family:
+    """Return the family of a network. Raise UserError if an option is set that it does not have."""
+    family = find_family(model)
+    for name, value in options.items():
+        if value and name not in family.options:
+            name = {"frames": "frames-per-clip"}.get(name, name)
+            raise UserError(f"--{name}: is no option of {model}, which reads {family.reads}.")
+    return family

@@ -71,10 +71,7 @@ class PhotoStore:
 
     def _decode(self, key: str) -> np.ndarray:
         file = self._files[key]
-        try:
-            (pixels,) = self._reader.inputs(file)
-        except UserError as error:
-            raise UserError(f"{file.name}: {error}") from None
+        (pixels,) = self._reader.inputs(file, file.name)
         return pixels.reshape(1, -1)
 
     def __getstate__(self) -> dict[str, Any]:

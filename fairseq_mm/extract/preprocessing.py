@@ -18,7 +18,7 @@ import numpy as np
 from PIL import Image
 
 from fairseq_mm.data.input_files import parse_object
-from fairseq_mm.errors import UserError
+from fairseq_mm.errors import UserError, file_errors
 
 if TYPE_CHECKING:
     import torch
@@ -121,14 +121,10 @@ class Preprocessing:
     @classmethod
     def from_json(cls: "type[AnyPreprocessing]", text: str) -> "AnyPreprocessing":
         """Read the output of ``to_json``. Raise UserError if ``text`` has another format."""
-        try:
+        with file_errors(f"the preprocessing {text!r:.300}", "cannot be understood"):
             values = parse_object(text, "JSON")
             values["mean"], values["std"] = tuple(values["mean"]), tuple(values["std"])
             return cls(**values)
-        except (TypeError, KeyError, AttributeError) as error:
-            raise UserError(
-                f"the preprocessing {text!r:.300} cannot be understood: {error!r}"
-            ) from None
 
     def apply(self, image: Image.Image) -> np.ndarray:
         """Resize and crop an image in mode RGB to ``[height, width, 3]`` uint8 (R, G, B).

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, NamedTuple, Optional, Union
 import numpy as np
 
 from fairseq_mm.data.feature_store import Source
-from fairseq_mm.errors import UserError
+from fairseq_mm.errors import UserError, file_errors
 from fairseq_mm.extract.clip_preprocessing import ClipPreprocessing
 from fairseq_mm.extract.hashed_file import HashedFile
 from fairseq_mm.extract.images import AnyImage, read_image
@@ -66,16 +66,14 @@ class Reader(abc.ABC):
     @abc.abstractmethod
     def _decode(self, media: Any) -> Generator[Any, None, MediaEnd]: ...
 
-    def inputs(self, media: Any) -> Generator[Any, None, MediaEnd]:
+    def inputs(self, media: Any, name: str = "") -> Generator[Any, None, MediaEnd]:
         """Decode a file (path, bytes, open file or :class:`.MediaFile`), and yield its inputs for
-        the network as uint8 arrays. Messages of UserErrors do not name the file."""
+        the network as uint8 arrays. Messages of UserErrors begin with ``name``."""
         try:
-            return (yield from self._decode(media))
-        except UserError:
-            raise
-        except Exception as error:  # decoders fail in many ways on a broken file
-            reason = str(error) or type(error).__name__
-            raise UserError(f"cannot be decoded: {reason}") from None
+            with file_errors():  # decoders fail in many ways
+                return (yield from self._decode(media))
+        except UserError as error:
+            raise UserError(f"{name}: {error}" if name else str(error)) from error
 
     def events(self, file: MediaFile) -> Generator[Event, None, None]:
         """Yield the images or clips of a file, then one :class:`MediaEnd` or

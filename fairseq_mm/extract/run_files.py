@@ -104,22 +104,14 @@ class RunSummary(NamedTuple):
 def check_same_items(writer: FeatureStoreWriter, items: Sequence[MediaFile], noun: str) -> None:
     """Raise UserError if a file in a continued store is not among ``items``, or has changed
     since; log a warning if the store does not record the files."""
-    stray = sorted(writer.done - {item.key for item in items})
-    if stray:
-        raise UserError(
-            f"{writer.partial_path}: has {len(stray)} {noun} that are not given now, such as "
-            f"{stray[0]!r}. Give the same {noun} to continue, or delete it to begin anew."
-        )
     shared = shared_sizes_and_times(writer, items)
-    changes = []
-    num_items = num_unknown = 0
+    names = {item.key for item in items}
+    changes = [(key, "it is not given now") for key in writer.done if key not in names]
+    num_unknown = 0
     for item in items:
-        if item.key not in writer.done:
-            continue
-        num_items += 1
-        source = writer.get_source(item.key)
+        source = writer.get_source(item.key) if item.key in writer.done else None
         if source is None:
-            num_unknown += 1
+            num_unknown += item.key in writer.done
         elif change := describe_change(
             item, source, reads_always=not item.member and source[:2] in shared
         ):
@@ -127,13 +119,14 @@ def check_same_items(writer: FeatureStoreWriter, items: Sequence[MediaFile], nou
     if changes:
         name, change = changes[0]
         raise UserError(
-            f"{writer.path}: was made of other files: {len(changes)} of {num_items} {noun} have "
-            f"changed since, such as {name} ({change}). Delete {writer.partial_path} to begin anew."
+            f"{writer.path}: was begun with other files: {len(changes)} of {len(writer.done)} "
+            f"{noun} have changed, such as {name} ({change}). Give the same {noun} to continue, or "
+            f"delete {writer.partial_path} to begin anew."
         )
     if num_unknown:
         logger.warning(
-            f"{writer.path}: does not record the files of {num_unknown} of {num_items} {noun}: "
-            "whether they have changed since cannot be told."
+            f"{writer.path}: does not record the files of {num_unknown} of {len(writer.done)} "
+            f"{noun}: whether they have changed since cannot be told."
         )
 
 

@@ -8,7 +8,6 @@ and register tokens.
 """
 
 import contextlib
-import difflib
 import logging
 import math
 import warnings
@@ -19,7 +18,7 @@ from typing import Any, Optional
 from torch import Tensor, nn
 
 from fairseq_mm.data.input_files import compute_sha256
-from fairseq_mm.errors import UserError, first_line, import_extra
+from fairseq_mm.errors import UserError, file_errors, import_extra
 from fairseq_mm.extract.backbones import Backbone
 from fairseq_mm.extract.preprocessing import INTERPOLATIONS, Preprocessing
 from fairseq_mm.extract.weights import (
@@ -55,9 +54,9 @@ class TimmRows(nn.Module):
         if self.grid:
             return self._get_grid(features, images).float()
         pooled = self.network.forward_head(features, pre_logits=True)
-        if not isinstance(pooled, Tensor) or pooled.dim() != 2 or len(pooled) != len(images):
-            raise UserError(f"--model {self.model}: has no pooled output; use --grid.")
-        return pooled.float()[:, None]  # [B, 1, D]
+        if isinstance(pooled, Tensor) and pooled.dim() == 2 and len(pooled) == len(images):
+            return pooled.float()[:, None]  # [B, 1, D]
+        raise UserError(f"--model {self.model}: has no pooled output; use --grid.")
 
     def _get_grid(self, features: Any, images: Tensor) -> Tensor:
         num_dims = features.dim() if isinstance(features, Tensor) else 0
@@ -89,15 +88,10 @@ def build_timm(
     name, tag = _resolve_name(timm, model, str(weights) if has_name else "")
     full_name = f"{name}.{tag}" if tag else name
     is_published = has_name or weights in (None, DEFAULT)
-    try:
-        with _quiet(), seeded(seed):
-            network = timm.create_model(full_name, pretrained=is_published).eval().float()
-    except Exception as error:  # the hub client raises errors of many classes if it is offline
-        problem = "its weights cannot be downloaded or loaded" if is_published else "fails"
-        raise UserError(
-            f"--model {model}: {problem} ({first_line(error)}). Weights of another machine can be "
-            "given: --weights FILE"
-        ) from None
+    problem = "cannot be built; --list-models lists models, --weights FILE needs no download"
+    # the hub client raises errors of many classes if it is offline
+    with file_errors(f"--model {model}", problem), _quiet(), seeded(seed):
+        network = timm.create_model(full_name, pretrained=is_published).eval().float()
     recorded = f"timm:{tag or DEFAULT}" if is_published else f"{RANDOM}:{seed}"
     classifiers = network.pretrained_cfg.get("classifier") or ()
     classifiers = (classifiers,) if isinstance(classifiers, str) else tuple(classifiers)
@@ -134,25 +128,12 @@ def _quiet() -> Iterator[None]:
 def _resolve_name(timm: ModuleType, model: str, weights_tag: str) -> tuple[str, str]:
     """Return a model's architecture and tag of weights: its own, ``weights_tag``, or timm's."""
     name, _, tag = model[len(PREFIX) :].partition(".")
-    if not timm.is_model(name):
-        near = difflib.get_close_matches(name, timm.list_models(), n=4, cutoff=0.4)
-        hint = f" Near: {', '.join(near)}." if near else ""
-        raise UserError(
-            f"--model {model}: timm {timm.__version__} has no such model.{hint} (fairseq-mm "
-            f"extract --list-models '{PREFIX}*resnet*' lists models.)"
-        )
-    if tag and weights_tag and tag != weights_tag:
-        raise UserError(f"--model {model} and --weights {weights_tag} name two different weights.")
-    tag = tag or weights_tag
-    try:
-        config = timm.get_pretrained_cfg(f"{name}.{tag}" if tag else name, allow_unregistered=False)
-    except (RuntimeError, KeyError):
-        published = [full.partition(".")[2] for full in timm.list_pretrained(f"{name}.*")]
-        option = f"--weights {weights_tag}" if weights_tag else f"--model {model}"
-        raise UserError(
-            f"{option}: {tag!r} is neither a file nor a tag of timm's weights for {name} "
-            f"({', '.join(published) or 'none published'}), nor {RANDOM}."
-        ) from None
+    # two different tags are no tag that timm has
+    tag = " and ".join(filter(None, dict.fromkeys((tag, weights_tag))))
+    problem = f"is neither a model nor weights of timm; --list-models '{PREFIX}*resnet*' lists both"
+    with file_errors(f"--model {model}", problem):
+        full_name = f"{name}.{tag}" if tag else name
+        config = timm.get_pretrained_cfg(full_name, allow_unregistered=False)
     return name, (config.tag if config is not None else tag) or ""
 
 

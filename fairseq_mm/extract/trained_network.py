@@ -14,9 +14,9 @@ from torch import Tensor, nn
 from fairseq_mm.compat import float32_by_default
 from fairseq_mm.errors import UserError
 from fairseq_mm.extract.backbones import build_image_backbone, list_image_models
-from fairseq_mm.extract.identity import check_is_recorded
+from fairseq_mm.extract.identity import check_is_recorded, check_same_network
 from fairseq_mm.extract.preprocessing import Preprocessing
-from fairseq_mm.extract.weights import is_digest, recorded_weights
+from fairseq_mm.extract.weights import recorded_weights
 
 
 class FixedNorm(nn.Module):
@@ -130,21 +130,12 @@ def build_trained_network(
     """
     check_is_recorded(identity, store)
     model, recorded = str(identity["extractor"]), str(identity["weights"])
-    if model not in list_image_models():
-        raise UserError(
-            f"{store}: only image networks of torchvision can be trained with --photos, but the "
-            f"features are from {model}."
-        )
     preprocessing = Preprocessing.from_json(str(identity["preprocessing"]))
-    if not preprocessing.fixed_shape:
+    if model not in list_image_models() or not preprocessing.fixed_shape:
         raise UserError(
-            f"{store}: the images must have one size to be trained on in batches (extract with "
-            "--resize squash, or a crop), but their sizes differ."
-        )
-    if weights is not None and not is_digest(recorded):
-        raise UserError(
-            f"--image-network {weights}: {store} records published weights ({recorded}), which "
-            "need no file."
+            f"{store}: only image networks of torchvision can be trained with --photos, on images "
+            f"of one size (--resize squash, or a crop), but the features are from {model}, "
+            f"{preprocessing.to_json()}."
         )
     name, seed = recorded_weights(model, recorded, weights)
     backbone = build_image_backbone(
@@ -155,6 +146,7 @@ def build_trained_network(
         seed=seed,
         fuse=_fuse_for_training,
     )
+    check_same_network(identity, backbone.weights, "", backbone.layer, weights or "")
     # batch normalisations that follow no convolution
     for module in list(backbone.network.modules()):
         for name, child in list(module.named_children()):

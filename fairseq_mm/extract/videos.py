@@ -22,7 +22,7 @@ from typing import Any, BinaryIO, Optional
 import numpy as np
 from PIL import Image
 
-from fairseq_mm.errors import UserError, import_extra
+from fairseq_mm.errors import UserError, describe_error, file_errors, import_extra
 from fairseq_mm.extract.media_list import MAX_PIXELS, AnyMedia, open_media
 
 # tolerance at the end of a whole file: seconds, and share of its length
@@ -78,28 +78,28 @@ class VideoReader:
         """Yield begin and end of each frame (seconds after the start of the first one), and its
         upright image in mode RGB. Messages of UserErrors do not name the video."""
         av = import_av()
-        try:
-            with open_media(self.video) as file:
-                try:
-                    container = _open_container(av, file)
-                except (av.FFmpegError, OSError, ValueError):
-                    raise UserError(
-                        "is no video, or its head or index is missing (truncated?)."
-                    ) from None
-                with container:
-                    yield from self._decode_container(av, container)
-        except OSError as error:
-            raise UserError(f"{error.strerror or error}.") from None
+        reading = file_errors(kinds=OSError)
+        with reading, open_media(self.video) as file:
+            with file_errors(problem="is no video, or its head or index is missing"):
+                container = _open_container(av, file)
+            with container:
+                yield from self._decode_container(av, container)
         if not self.num_frames:
             raise UserError("has a video stream, but no frame that can be decoded.")
 
     def _decode_container(
         self, av: ModuleType, container: Any
     ) -> Iterator[tuple[Fraction, Fraction, Image.Image]]:
+        form, types = container.format.name, sorted({stream.type for stream in container.streams})
+        videos = [
+            stream
+            for stream in container.streams.video
+            if not stream.disposition & av.stream.Disposition.attached_pic and stream.codec_context
+        ]
         # FFmpeg opens images as videos of one frame
-        if container.format.name.endswith("_pipe") or container.format.name == "image2":
-            raise UserError("is an image, not a video.")
-        stream = _find_video_stream(av, container)
+        if not videos or form.endswith("_pipe") or form == "image2":
+            raise UserError(f"has no video ({', '.join(types) or 'nothing'} in the format {form}).")
+        stream = videos[0]
         self._check_size(stream.codec_context.width, stream.codec_context.height)
         # the decoding processes use all cores already
         stream.codec_context.thread_count = 1
@@ -144,7 +144,7 @@ class VideoReader:
             try:
                 packet = next(packets, None)
             except (av.FFmpegError, OSError, ValueError) as error:
-                self._note_damage(f"cannot be read further ({_describe_error(error)})")
+                self._note_damage(f"cannot be read further ({describe_error(error)})")
                 break
             if packet is None:
                 break
@@ -161,7 +161,7 @@ class VideoReader:
             except (av.FFmpegError, ValueError) as error:
                 # a recording may start between two key frames: its first packets are no damage
                 if self._has_sound_frame:
-                    self._note_damage(f"cannot be decoded there ({_describe_error(error)})")
+                    self._note_damage(f"cannot be decoded there ({describe_error(error)})")
                 continue
             for frame in frames:
                 if not frame.is_corrupt:
@@ -231,16 +231,3 @@ def _open_container(av: ModuleType, file: BinaryIO) -> Any:
 def _fraction(rational: Any) -> Fraction:
     # a number that PyAV does not know is None, or 0/1 in newer versions
     return Fraction(rational.numerator, rational.denominator) if rational else Fraction(0)
-
-
-def _find_video_stream(av: ModuleType, container: Any) -> Any:
-    for stream in container.streams.video:
-        is_cover = bool(stream.disposition & av.stream.Disposition.attached_pic)
-        if not is_cover and stream.codec_context is not None:
-            return stream
-    others = sorted({stream.type for stream in container.streams})
-    raise UserError(f"has no video stream ({', '.join(others) or 'nothing'} only).")
-
-
-def _describe_error(error: Exception) -> str:
-    return str(getattr(error, "strerror", None) or error or type(error).__name__)

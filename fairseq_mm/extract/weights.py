@@ -51,35 +51,30 @@ def is_file(weights: str) -> bool:
     return os.path.exists(weights) or os.sep in weights or weights.endswith(SUFFIXES)
 
 
-def checked_weights_file(model: str, recorded: str, weights_file: Optional[str]) -> str:
-    """Return the path of a weights file that has the SHA-256 ``recorded``; ``model`` is for
-    messages."""
-    if weights_file is None:
-        raise UserError(
-            f"the features were made by {model} with weights from a file (SHA-256 "
-            f"{recorded[:12]}...): give that file (--weights; in fairseq-train: --image-network)."
-        )
-    digest = compute_sha256(weights_file)
-    if digest != recorded:
+def check_weights_file(model: str, recorded: str, weights_file: str) -> None:
+    """Raise UserError if a file has not the SHA-256 ``recorded``; ``model`` is for the message."""
+    if (digest := compute_sha256(weights_file)) != recorded:
         raise UserError(
             f"{weights_file}: must have the SHA-256 {recorded[:12]}... of the weights that the "
-            f"features were made with, but has {digest[:12]}..."
+            f"features were made with by {model}, but has {digest[:12]}..."
         )
-    return weights_file
 
 
 def recorded_weights(model: str, recorded: str, weights_file: Optional[str]) -> tuple[str, int]:
     """Return ``weights`` and ``seed`` for :func:`.build_backbone` from the weights that a feature
     store records: the SHA-256 of a file (then ``weights_file`` is required), ``none:SEED``,
-    ``torchvision:NAME`` or ``timm:TAG``."""
-    source, _, name = recorded.partition(":")
+    ``torchvision:NAME`` or ``timm:TAG``. :func:`.check_same_network` compares the network."""
+    if weights_file is not None:
+        if is_digest(recorded):
+            check_weights_file(model, recorded, weights_file)
+        return weights_file, 0
     if is_digest(recorded):
-        return checked_weights_file(model, recorded, weights_file), 0
-    if source == RANDOM and name.isdigit():
-        return RANDOM, int(name)
-    if source in PUBLISHERS:
-        return name, 0
-    raise UserError(f"the weights {recorded!r} of {model} are of no known kind.")
+        raise UserError(
+            f"the features were made by {model} with weights from a file (SHA-256 "
+            f"{recorded[:12]}...): give that file (--weights; in fairseq-train: --image-network)."
+        )
+    source, _, name = recorded.partition(":")
+    return (RANDOM, int(name)) if source == RANDOM else (name, 0)
 
 
 def read_state_dict(path: str) -> dict[str, Tensor]:

@@ -166,7 +166,7 @@ def test_an_unreadable_image_is_named_and_the_others_are_captioned(caption, imag
     assert lines == caption(*images[:2])[1]
     assert errors.splitlines() == [
         f"fairseq-mm caption: {broken}: is not an image, or its format is not supported.",
-        f"fairseq-mm caption: {absent}: no such file or folder.",
+        f"fairseq-mm caption: {absent}: cannot be read (No such file or directory).",
         "2 of 4 images could not be read",
     ]
     status, lines, errors = caption(broken)

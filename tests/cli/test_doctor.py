@@ -221,7 +221,7 @@ def test_a_checkpoint_of_other_data_is_found(examine, trained, tmp_path):
     assert fingerprint(words) in problems[0]
     write_store(tmp_path / "narrow.h5", ["a"], attributes={})
     _, _, problems = examine("--features", tmp_path / "narrow.h5", "--checkpoint", trained)
-    assert "narrow.h5: features have dimension 5" in problems[0]
+    assert "narrow.h5 with 5." in problems[0]
     drawn = {"extractor": "drawn", "weights": "w", "layer": "l", "grid": 0, "preprocessing": "{}"}
     write_store(tmp_path / "other.h5", ["a"], dim=DIM, attributes=drawn)
     _, _, problems = examine("--features", tmp_path / "other.h5", "--checkpoint", trained)

@@ -61,17 +61,17 @@ def test_options_of_clips_reach_the_store(folder, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([], "no videos: give folders, files or a .jsonl"),
-        (["."], ".: no videos found (suffixes: .3g2 .3gp "),
-        (["clips", "--grid"], "--grid: is for models of images, but mc3_18 reads videos."),
-        (["clips", "--layer", "x"], "--layer: is for models of images, but mc3_18 reads videos."),
-        (["clips", "--model", "vgg16"], "--frames-per-clip: is for models of videos, but vgg16 "),
+        ([], "no videos found in no inputs"),
+        (["."], "no videos found in . (suffixes: .3g2 .3gp "),
+        (["clips", "--grid"], "--grid: is no option of mc3_18, which reads videos."),
+        (["clips", "--layer", "x"], "--layer: is no option of mc3_18, which reads videos."),
+        (["clips", "--model", "vgg16"], "--frames-per-clip: is no option of vgg16, which reads"),
         (
             ["clips", "--fps", "0.001"],
             "`frames` must be 1 to 1024, `stride` 1 or more, and `f",
         ),
-        (["clips", "--crop", "none", "--resize", "short"], "frames of all videos must have one"),
-        (["clips", "--model", "resnext101_3d"], "--model resnext101_3d: its weights are a file"),
+        (["clips", "--crop", "none", "--resize", "short"], "`frames` must be 1 to 1024, "),
+        (["clips", "--model", "resnext101_3d"], "--weights None: must be a file (resnext-101"),
     ],
 )
 def test_mistakes_are_one_line_and_status_2(tmp_path, arguments, message, monkeypatch, capsys):

@@ -148,7 +148,7 @@ PREPROCESSING = "--ids ids.txt --preprocessing"
         (f"import rows.npy {PREPROCESSING} {{", "--preprocessing: not JSON"),
         (f"import rows.npy {PREPROCESSING} 224", "--preprocessing: must be a JSON object, but is"),
         (f'import rows.npy {PREPROCESSING} {{"rezise":"squash"}}', "cannot be understood"),
-        (f"import rows.npy {LAYER} resnet18", "--layer pool: resnet18 has no such layer. Near: "),
+        (f"import rows.npy {LAYER} resnet18", "--layer: resnet18 has no layer 'pool'. Near: "),
         (f"import rows.npy {LAYER} timm:resnet18", "must be pre_logits or forward_features for t"),
         (f"import rows.npy {LAYER} r3d_18", "--layer pool: must be pooled for r3d_18"),
         ("convert none.h5", "none.h5: is no feature store of fairseq-mm, or is damaged (No such"),

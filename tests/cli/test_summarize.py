@@ -109,7 +109,7 @@ def test_a_video_that_cannot_be_read_is_named_and_the_others_are_summarised(
     assert err == [
         f"fairseq-mm summarize: {broken}: is no video, or its head or index is missing "
         "(truncated?).",
-        f"fairseq-mm summarize: {tmp_path}/absent.mp4: no such file or folder.",
+        f"fairseq-mm summarize: {tmp_path}/absent.mp4: cannot be read (No such file or directory).",
         f"fairseq-mm summarize: {videos[1]}: the transcript is empty: it must have at least one "
         "word.",
         f"fairseq-mm summarize: {transcripts[0]}: the transcript is empty: it must have at least "
@@ -235,7 +235,7 @@ def test_models_of_transcripts_need_no_video(summarize, trained, transcripts, st
         model="transformer",
     )
     assert (status, out) == (2, [])
-    assert err[-1] == "fairseq-mm summarize: a.mp4: no such file or folder."
+    assert err[-1] == "fairseq-mm summarize: a.mp4: cannot be read (No such file or directory)."
     status, out, err = summarize(*stored[1], *SHORT, model="t5")
     assert (status, len(out)) == (0, 5)
 

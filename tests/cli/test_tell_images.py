@@ -292,7 +292,7 @@ OF_SPLIT = [*STORED, *SPLIT]
     ("arguments", "message"),
     [
         ([*PIXELS, *P5[:4]], "a story has 5 images, but there are 4."),
-        ([*PIXELS, *P5], "a.jpg: No such file or directory."),
+        ([*PIXELS, *P5], "a.jpg: cannot be read (No such file"),
         ([*PIXELS, *"-----"], "all 5 images are missing."),
         (["--checkpoint", "{text}", *P5], "a.jpg: this model reads JSON lines"),
         ([*PIXELS, "--prompt", "x", *P5], "--prompt: not for {pixels}/checkpoint_best.pt, a model"),
@@ -301,7 +301,7 @@ OF_SPLIT = [*STORED, *SPLIT]
         (P5, "give --checkpoint or --compare."),
         ([*P5, "--compare", "{pixels}", "{other}"], "two systems are named glac_tiny; give names"),
         ([*STORED, "--features", "{store}", *IDS[:4], "p0_9"], "no features for 'p0_9' among 19"),
-        ([*STORED, "--features", "{wide}", *IDS], "features have dimension 6, but"),
+        ([*STORED, "--features", "{wide}", *IDS], "made with dim = "),
         ([*STORED, "--features", "{grid}", *IDS], "features of image 1 of image sequence 0 must"),
         ([*STORED, "--features", "{other_store}", *IDS], "another extractor: the features that"),
         ([*STORED, "--split", "valid"], "--split valid: give its data folder as the only input."),

@@ -177,8 +177,9 @@ def test_every_model_has_a_default_layer_or_asks_for_one():
     assert {"alexnet", "vgg19", "resnet152", "inception_v3", "mobilenet_v2"} <= set(names)
     for name in names:
         assert default_layer(name, grid=True)
-    with pytest.raises(UserError, match="--model capsnet: has no default layer"):
-        default_layer("capsnet", grid=False)
+    assert default_layer("capsnet", grid=False) == ""
+    with pytest.raises(UserError, match=r"--layer: resnet18 has no layer ''. Near: .*fc"):
+        build_backbone("resnet18", weights="none", layer="")
 
 
 def test_what_enters_the_classifier_where_a_norm_stands_before_it():

@@ -85,9 +85,9 @@ def test_a_killed_process_is_said_with_the_video(videos, monkeypatch):
 
 def test_whatever_decoding_raises_is_a_reason(videos, monkeypatch):
     for error, reason in (
-        (MemoryError(), "cannot be decoded: MemoryError"),
-        (RuntimeError("broken"), "cannot be decoded: broken"),
-        (KeyError(), "cannot be decoded: KeyError"),
+        (MemoryError(), "cannot be read (MemoryError)."),
+        (RuntimeError("broken"), "cannot be read (broken)."),
+        (KeyError(), "cannot be read (KeyError)."),
     ):
 
         def failing(_reader, error=error):

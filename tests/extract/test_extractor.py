@@ -1,5 +1,7 @@
 """An extractor's rows depend on the image alone, and the recorded identity builds it again."""
 
+import shutil
+
 import numpy as np
 import pytest
 import torch
@@ -95,10 +97,20 @@ def test_another_weights_file_is_refused(extractor, tmp_path):
         UserError, match=r"other\.pt: must have the SHA-256 .*, but has d9298a10d1b"
     ):
         build_extractor_from_identity(extractor.identity, str(tmp_path / "other.pt"))
-    with pytest.raises(UserError, match="the weights 'ftp:x' of resnet18 are of no known kind"):
+    with pytest.raises(UserError, match="--weights x: is neither a file nor a name of torchvision"):
         build_extractor_from_identity({**extractor.identity, "weights": "ftp:x"})
     with pytest.raises(UserError, match="no `weights` is recorded"):
         build_extractor_from_identity({"extractor": "resnet18"})
+
+
+def test_a_file_that_has_the_name_of_published_weights_is_refused(
+    extractor, weights, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    shutil.copy(weights, "IMAGENET1K_V1")
+    identity = {**extractor.identity, "weights": "torchvision:IMAGENET1K_V1"}
+    with pytest.raises(UserError, match="were made with weights = torchvision:IMAGENET1K_V1, but"):
+        build_extractor_from_identity(identity)
 
 
 def test_a_size_that_the_network_cannot_take_is_named():

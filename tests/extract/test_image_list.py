@@ -9,7 +9,7 @@ import tarfile
 import pytest
 
 from fairseq_mm.errors import UserError
-from fairseq_mm.extract.media_list import by_any_key, list_folder, list_images, select_shard
+from fairseq_mm.extract.media_list import by_any_key, list_folder, list_images
 
 
 @pytest.fixture
@@ -104,7 +104,7 @@ def test_a_compressed_archive_is_refused(folder, tmp_path):
     path = tmp_path / "all.tar.gz"
     with tarfile.open(path, "w:gz") as archive:
         archive.add(folder, "top")
-    with pytest.raises(UserError, match=r"all\.tar\.gz: is no uncompressed tar archive"):
+    with pytest.raises(UserError, match=r"all\.tar\.gz: .*is no uncompressed tar archive"):
         list_images([str(path)])
 
 
@@ -115,11 +115,11 @@ def test_jsonl_names_one_image_or_several(folder):
     assert keys(list_images([str(path)])) == ["b.jpg", "c.webp", "a.PNG"]
 
 
-@pytest.mark.parametrize("line", ['{"file": "b.jpg"}', "b.jpg", '{"image": 3}', "[1]"])
+@pytest.mark.parametrize("line", ['{"file": "b.jpg"}', '{"image": 3}', "{}"])
 def test_a_line_without_image_is_named(folder, line):
     path = folder / "data.jsonl"
     path.write_text('{"image": "b.jpg"}\n' + line + "\n")
-    with pytest.raises(UserError, match=r'data\.jsonl:2: must be an object with "image"'):
+    with pytest.raises(UserError, match=r'data\.jsonl:2: must have "image"'):
         list_images([str(path)])
 
 
@@ -140,20 +140,10 @@ def test_names_that_cannot_be_ids_are_refused_before_the_run(folder, name):
 
 
 def test_missing_inputs_are_named(tmp_path):
-    with pytest.raises(UserError, match=r"absent: no such file or folder\."):
+    with pytest.raises(UserError, match=r"absent: cannot be read .No such file"):
         list_images([str(tmp_path / "absent")])
-    with pytest.raises(UserError, match=r"no images found \(suffixes: \.apng"):
+    with pytest.raises(UserError, match=r"no images found in .* \(suffixes: \.apng"):
         list_images([str(tmp_path)])
-
-
-def test_shards_are_contiguous_and_cover_everything_once():
-    for N in (0, 1, 5, 7):
-        items = list(range(N))
-        parts = [select_shard(items, i, 3) for i in (1, 2, 3)]
-        assert [item for part in parts for item in part] == items
-        assert max(map(len, parts)) - min(map(len, parts)) <= 1
-    with pytest.raises(UserError, match="--shard must be 1/N to N/N, but is 0/3 instead"):
-        select_shard([1], 0, 3)
 
 
 def test_id_beside_an_image_goes_before_its_name(folder):
@@ -199,7 +189,6 @@ def test_what_cannot_be_listed_does_not_stop_the_rest_of_a_folder(folder, monkey
     (folder / "a\tb.jpg").unlink()
     with pytest.raises(UserError, match="Permission denied"):
         list_images([str(folder)])
-    with pytest.raises(UserError, match=r"deeper: Permission denied"):
-        list_folder(str(folder / "sub" / "deeper"))
-    with pytest.raises(UserError, match="is a file, but must be a folder"):
-        list_folder(str(folder / "a.PNG"))
+    for name, reason in (("sub/deeper", "Permission denied"), ("a.PNG", "Not a directory")):
+        with pytest.raises(UserError, match=f"{name}: cannot be read .{reason}"):
+            list_folder(str(folder / name))

@@ -126,7 +126,8 @@ def test_unreadable_images_are_listed_counted_and_left_out(extractor, folder, ou
     assert (summary.num_items, summary.num_unreadable) == (N - 2, 2)
     with open(output + ".unreadable.tsv") as file:
         lines = [line.rstrip("\n").split("\t") for line in file]
-    assert lines[0] == [str(folder / "03.png"), "is not an image, or its format is not supported."]
+    reason = "is not an image, or its format is not supported."
+    assert lines[0] == [str(folder / "03.png"), reason]
     assert lines[1][0] == str(folder / "07.png")
     assert "03.png" not in FeatureStore(output)
 

@@ -75,15 +75,12 @@ class OneWay(io.RawIOBase):
         return len(part)
 
 
-def test_inputs_of_another_kind_are_named(colours, tmp_path):
+def test_inputs_of_another_kind_are_refused(colours, tmp_path):
     pixels = np.asarray(colours)
-    for wrong in (pixels[:, :, 0], pixels / 255, pixels[:, :, :2], pixels[:0]):
-        with pytest.raises(UserError, match=r"an array must be \[height, width, 3\] of uint8, but"):
-            read_image(wrong)
-    with pytest.raises(UserError, match=r"must be a path, bytes or a file .* but is a int instead"):
-        read_image(3)
-    with open(tmp_path / "text", "w+") as file, pytest.raises(UserError, match="in binary mode"):
-        read_image(file)
+    with open(tmp_path / "text", "w+") as text:
+        for wrong in (pixels / 255, pixels[:, :, :2] / 255, pixels[None], 3, text):
+            with pytest.raises(UserError, match=r"^cannot be read"):
+                read_image(wrong)
 
 
 @pytest.mark.parametrize(("orientation", "turn"), [(3, 2), (6, 3), (8, 1)])
@@ -140,7 +137,7 @@ def test_floats_are_stretched_from_smallest_to_largest():
     read = np.asarray(read_image(encoded(Image.fromarray(values), "TIFF")))
     assert read[:, :, 1].tolist() == [[0, 128], [191, 255]]
     values[0, 1] = np.nan
-    with pytest.raises(UserError, match="has pixels that are NaN or infinite"):
+    with pytest.raises(UserError, match="pixels are NaN or infinite"):
         read_image(encoded(Image.fromarray(values), "TIFF"))
 
 
@@ -156,7 +153,7 @@ def test_of_an_animation_the_first_frame_is_taken(form):
 def test_a_truncated_file_is_refused(form):
     noise = np.random.default_rng(2).integers(0, 255, (60, 50, 3), dtype=np.uint8)
     content = encoded(Image.fromarray(noise), form)
-    with pytest.raises(UserError, match=r"cannot be decoded: .*(truncated|not process)"):
+    with pytest.raises(UserError, match=r"cannot be read .*(truncated|not process)"):
         read_image(content[: len(content) // 2])
 
 
@@ -192,19 +189,19 @@ def test_metadata_of_a_png_do_not_hide_its_pixels(colours, before, after):
 @pytest.mark.parametrize("form", ["EPS", "ICO", "ICNS"])
 def test_formats_that_need_a_program_or_hide_their_size_are_refused(form):
     content = encoded(Image.new("RGB", (32, 32)), form)
-    with pytest.raises(UserError, match=r"is not an image, or its format is not supported\."):
+    with pytest.raises(UserError, match=r"is not an image, or its format is not supported"):
         read_image(content)
 
 
 def test_what_is_no_image_is_refused(tmp_path):
-    with pytest.raises(UserError, match=r"is not an image, or its format is not supported\."):
-        read_image(b"just some text that nobody would call an image")
-    with pytest.raises(UserError, match=r"is not an image"):
-        read_image(b"")
-    with pytest.raises(UserError, match=r"No such file or directory\."):
-        read_image(tmp_path / "absent.jpg")
-    with pytest.raises(UserError, match=r"Is a directory\."):
-        read_image(tmp_path)
+    for content, reason in (
+        (b"just some text that nobody would call an image", "is not an image"),
+        (b"", "is not an image"),
+        (tmp_path / "absent.jpg", "No such file or directory"),
+        (tmp_path, "is a folder"),
+    ):
+        with pytest.raises(UserError, match=reason):
+            read_image(content)
 
 
 def test_noise_behind_a_valid_head_never_raises_anything_else(colours):

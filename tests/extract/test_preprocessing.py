@@ -100,7 +100,7 @@ def test_a_long_strip_without_crop_is_refused():
 def test_json_gives_the_same_preprocessing_back():
     preprocessing = with_options(Preprocessing(), normalize="caffe")
     assert Preprocessing.from_json(preprocessing.to_json()) == preprocessing
-    with pytest.raises(UserError, match=r"the preprocessing '\{\}' cannot be understood"):
+    with pytest.raises(UserError, match=r"the preprocessing '\{\}': cannot be understood"):
         Preprocessing.from_json("{}")
     with pytest.raises(UserError, match="cannot be understood"):
         Preprocessing.from_json(preprocessing.to_json().replace("resize_size", "resized"))

@@ -84,7 +84,7 @@ def test_another_extractor_is_refused(extractor, tmp_path):
     (tmp_path / "other.pt").write_bytes(b"other")
     with pytest.raises(UserError, match=r"other\.pt: must have the SHA-256 .*, but has d9298a10d"):
         build_extractor_from_identity(identity, str(tmp_path / "other.pt"), reads="videos")
-    with pytest.raises(UserError, match="the weights 'ftp:x' of mc3_18 are of no known kind"):
+    with pytest.raises(UserError, match="--weights x: is neither a file nor a name"):
         build_extractor_from_identity({**identity, "weights": "ftp:x"}, reads="videos")
     with pytest.raises(UserError, match="no `weights` is recorded"):
         build_extractor_from_identity({"extractor": "mc3_18"}, reads="videos")

@@ -158,7 +158,7 @@ def test_unreadable_videos_are_listed_counted_and_left_out(extractor, made, fold
     lines = table(output + ".unreadable.tsv")
     assert lines[0] == [
         str(folder / "3.mp4"),
-        "is no video, or its head or index is missing (truncated?).",
+        "is no video, or its head or index is missing (Invalid data found when processing input).",
     ]
     assert lines[1][0] == str(folder / "4b.mp4")
     assert lines[1][1].startswith("is truncated or damaged after ")

@@ -175,26 +175,23 @@ def test_a_damaged_video_is_noticed_and_kept_on_demand(long_videos):
 
 
 def test_what_is_no_video_is_said(tmp_path, sound_video):
-    no_video = r"^is no video, or its head or index is missing \(truncated\?\)\.$"
-    with pytest.raises(UserError, match=no_video):
-        read(b"")
-    with pytest.raises(UserError, match=no_video):
-        read(b"a text, not a video " * 100)
     with open(sound_video, "rb") as file:
         content = file.read()
-    with pytest.raises(UserError, match=no_video):
-        read(content[: len(content) // 2])  # its index stands at the end
-    with pytest.raises(UserError, match=r"^No such file or directory\.$"):
-        read(str(tmp_path / "absent.mp4"))
-    with pytest.raises(UserError, match=r"^Is a directory\.$"):
-        read(str(tmp_path))
     Image.new("RGB", (8, 8)).save(tmp_path / "photo.jpg")
-    with pytest.raises(UserError, match=r"^is an image, not a video\.$"):
-        read(str(tmp_path / "photo.jpg"))
     with av.open(str(tmp_path / "song.m4a"), "w") as container:
         write_sound(container, container.add_stream("aac", rate=8000), 1)
-    with pytest.raises(UserError, match=r"^has no video stream \(audio only\)\.$"):
-        read(str(tmp_path / "song.m4a"))
+    no_video = "^is no video, or its head or index is missing"
+    for video, message in (
+        (b"", no_video),
+        (b"a text, not a video " * 100, no_video),
+        (content[: len(content) // 2], no_video),  # its index stands at the end
+        (str(tmp_path / "absent.mp4"), "No such file or directory"),
+        (str(tmp_path), "^is a folder"),
+        (str(tmp_path / "photo.jpg"), "^has no video .video in the format"),
+        (str(tmp_path / "song.m4a"), "^has no video .audio in the format"),
+    ):
+        with pytest.raises(UserError, match=message):
+            read(video)
     with pytest.raises(UserError, match=r"48 x 36 pixels, more than the 1,000 .*--max-pixels 1728"):
         read(sound_video, max_pixels=1000)
 

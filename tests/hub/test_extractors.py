@@ -28,7 +28,5 @@ def test_weights_of_timm_are_downloaded_and_refused_if_they_have_changed(hub, tm
     assert build_extractor_from_identity(one.identity).identity == one.identity
     state["norm.bias"] = state["norm.bias"] + 1
     publish()
-    with pytest.raises(
-        UserError, match=r"test_vit\.r160_in1k: the features were made with weights"
-    ):
+    with pytest.raises(UserError, match="were made with weights_digest = "):
         build_extractor_from_identity(one.identity)

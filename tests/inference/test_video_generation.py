@@ -231,11 +231,13 @@ def test_bad_inputs_are_named(model, videos, tmp_path):
     )
     misspelt = {"video": videos[0], "text": "a"}
     assert refusal(misspelt).endswith("an input has `video` and `transcript`, but not `text`.")
-    assert refusal(tmp_path / "absent.mp4").endswith("absent.mp4: No such file or directory.")
+    assert refusal(tmp_path / "absent.mp4").endswith(
+        "absent.mp4: cannot be read (No such file or directory)."
+    )
     assert refusal(b"no video").startswith("video 0: is no video, or its head or index is missing")
     expected = rf"^video 0: features must be \[frames, {DIM}\], but are \[2, 5\]"
     assert re.search(expected, refusal(np.ones((2, 5))))
-    with pytest.raises(UserError, match=rf"x\.h5: features have dimension 5, .* trained on {DIM}"):
+    with pytest.raises(UserError, match=rf"were made with dim = {DIM}, but \S*x\.h5 with 5"):
         model.processor.reader.check_features({}, 5, "x.h5")
 
 

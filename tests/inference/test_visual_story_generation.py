@@ -175,7 +175,7 @@ def test_fairseqs_own_generation_gives_the_same(checkpoints, tmp_path, monkeypat
         (["a.jpg"] * 6, "a story has 5 images, but there are 6"),
         (["a.jpg"], "a story has 5 images, but there is 1"),
         ([None] * 5, "all 5 images are missing"),
-        (["absent.jpg"] * 5, "absent.jpg: No such file or directory"),
+        (["absent.jpg"] * 5, "absent.jpg: cannot be read .No such file"),
         ([b"no image"] * 5, "image sequence 0: image 1: is not an image, or its format"),
     ],
 )

@@ -131,7 +131,7 @@ def test_folders_that_do_not_fit_are_one_line(join, folders, tmp_path):
         ([first, second, "--splits-of", bare], f"--splits-of {bare}: must be one of"),
         ([first, cased], "was made with tokenizer = words, keep_case = True"),
         ([first, bare], f"{bare}: has no features.h5, but {first} has"),
-        ([first, tmp_path / "a"], "features have dimension 7"),
+        ([first, tmp_path / "a"], "made with dim = 7"),
         ([stores, tmp_path / "b"], "extractor = 'vgg16'"),
     ):
         status, printed, errors = join(*arguments)

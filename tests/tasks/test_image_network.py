@@ -340,13 +340,13 @@ def test_the_root_of_zero_has_a_finite_gradient():
         (
             {"weights": "torchvision:X"},
             (),
-            "records published weights .torchvision:X., which need no",
+            "were made with weights = torchvision:X, but the network",
         ),
         ({}, ("--network-lr-scale", "-1"), "--network-lr-scale must be 0 or more, but is -1"),
         ({}, ("--compile",), "--compile does not go with --photos"),
         ({}, ("--image-network", ""), "with weights from a file .* give that file"),
         ({}, ("--photos", ""), "--image-network needs --photos"),
-        ({}, ("--photos", "missing"), "missing: no such file or folder"),
+        ({}, ("--photos", "missing"), "missing: cannot be read .No such file"),
     ],
 )
 def test_mistakes_are_told_before_the_training(folder, tmp_path, attributes, arguments, message):
