@@ -68,7 +68,7 @@ def test_options_of_clips_reach_the_store(folder, tmp_path, capsys):
         (["clips", "--model", "vgg16"], "--frames-per-clip: is no option of vgg16, which reads"),
         (
             ["clips", "--fps", "0.001"],
-            "`frames` must be 1 to 1024, `stride` 1 or more, and `f",
+            "`frames` must be 1 to 1024, `stride` 1 or more, `fps` 0 or 0.01",
         ),
         (["clips", "--crop", "none", "--resize", "short"], "`frames` must be 1 to 1024, "),
         (["clips", "--model", "resnext101_3d"], "--weights None: must be a file (resnext-101"),
