@@ -113,38 +113,6 @@ def test_the_log_bilinear_code_trains_by_sgd(run_recipe, tmp_path):
     assert args.decay_factor == pytest.approx(0.99 ** (3 + 1), abs=0.002)
 
 
-def test_data_without_tags_is_refused_before_it_is_embedded(run_recipe, tmp_path):
-    (tmp_path / "data").mkdir()
-    (tmp_path / "data" / "train.jsonl").write_text('{"captions": ["a"], "tags": ["D"]}\n')
-    (tmp_path / "data" / "valid.jsonl").write_text('{"captions": ["a"]}\n')
-    stderr = run_recipe(EXAMPLE, "train_sc_nlm", *POSITIONAL, status=2)
-    assert stderr.startswith(
-        "train_sc_nlm.sh: data/valid.jsonl: has no tags; scripts/tag_pos.py data"
-    )
-    assert not (tmp_path / "saved").exists()
-
-
-@pytest.mark.parametrize("recipe", ["train_vse", "train_sc_nlm"])
-def test_another_value_of_paper_is_refused_in_a_line(run_recipe, recipe):
-    stderr = run_recipe(EXAMPLE, recipe, *POSITIONAL, status=2, PAPER="yes")
-    assert stderr == "PAPER must be 1 or unset, but is yes.\n"
-
-
-def test_sentences_are_embedded_by_one_process(run_recipe):
-    """Several would write the same files."""
-    variables = {"GPUS": "2", "SLURM_NTASKS": "2"}
-    stderr = run_recipe(
-        EXAMPLE, "train_sc_nlm", "data", "saved", "embedding", status=2, **variables
-    )
-    assert stderr.startswith("train_sc_nlm.sh embeds the sentences before it trains: start it once")
-    assert stderr.count("\n") == 1
-
-
-def test_a_number_that_does_not_divide_the_batch_is_refused_in_a_line(run_recipe):
-    stderr = run_recipe(EXAMPLE, "train_vse", "data", "saved", GPUS="3", status=2)
-    assert stderr == "GPUS must divide 128, the number of pairs in an update, but is 3.\n"
-
-
 def subcommands(calls):
     return [call[1] if call[0] == "fairseq-mm" else call[0] for call in calls]
 
@@ -326,16 +294,6 @@ def test_the_strong_recipe_refuses_other_updates_than_it_began_with(
         f"out/{folder}: was begun with NETWORK_UPDATES={before['NETWORK_UPDATES']}"
     )
     assert error.count("\n") == 1
-
-
-def test_the_strong_recipe_refuses_what_it_cannot_use_before_it_begins(run_recipe, tmp_path):
-    error = run_recipe(EXAMPLE, "strong", "text", "photos", "out", status=2)
-    assert error == "text: no prepared data folder: it has no train.jsonl.\n"
-    make_text(tmp_path / "text")
-    error = run_recipe(EXAMPLE, "strong", "text", "photos", "out", status=2, CRITICAL_UPDATES="no")
-    assert error == "CRITICAL_UPDATES must be a number of 1 or more, but is no.\n"
-    error = run_recipe(EXAMPLE, "strong", "text", "photos", "out", status=2, NETWORK_UPDATES="no")
-    assert error == "NETWORK_UPDATES must be a number, but is no.\n"
 
 
 def test_ctrl_c_ends_a_recipe_with_one_line(tmp_path):

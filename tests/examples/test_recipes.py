@@ -31,21 +31,6 @@ def test_recipe_without_arguments_says_what_it_takes(recipe):
     assert re.fullmatch(rf"# .+: {recipe.name}( [A-Z0-9_]+(/\w+)?)+( \[.*)?\n", done.stderr)
 
 
-@pytest.mark.parametrize("recipe", EXAMPLES.glob("*/own_*.sh"), ids=lambda recipe: recipe.stem)
-@pytest.mark.parametrize(
-    ("updates", "error"),
-    [
-        ("abc", "UPDATES must be a number of 1 or more, but is abc.\n"),
-        ("5", "no.jsonl: no such file.\n"),
-    ],
-)
-def test_wrong_inputs_are_refused_before_the_first_step(recipe, updates, error, tmp_path):
-    command = ["env", f"UPDATES={updates}", "bash", str(recipe), "no.jsonl", "out"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
-    assert (done.returncode, done.stdout, done.stderr) == (2, "", error)
-    assert not (tmp_path / "out").exists()
-
-
 @pytest.fixture
 def run_recipe(tmp_path):
     """Runs a recipe of captioning in bash."""

@@ -96,41 +96,6 @@ def test_full_size_has_the_papers_optimization(calls_of):
     assert (model_options(story).dropout, model_options(language).dropout) == (0.3, 0.1)
 
 
-@pytest.mark.parametrize(
-    ("variables", "message"),
-    [
-        ({"SIZE": "big"}, "SIZE must be full or small, but is big instead."),
-        (
-            {"GPUS": "16"},
-            "GPUS must divide 8, the number of batches of 1,500 tokens in an update, but is 16.",
-        ),
-        (
-            {"GPUS": "2", "SIZE": "small"},
-            "GPUS must divide 1, the number of batches of 3,000 tokens in an update, but is 2.",
-        ),
-        (
-            {"GPUS": "2", "TOKENS": "4000"},
-            "TOKENS must be 1500 or more and divide 6000, a GPU's part of an update, but is 4000.",
-        ),
-        (
-            {"TOKENS": "750"},
-            "TOKENS must be 1500 or more and divide 12000, a GPU's part of an update, but is 750.",
-        ),
-        (
-            {"TOKENS": "3k"},
-            "TOKENS must be 1500 or more and divide 12000, a GPU's part of an update, but is 3k.",
-        ),
-        ({"GPUS": "two"}, "GPUS must be a number of 1 or more, but is two."),
-        (
-            {"WORLD_SIZE": "2"},
-            "GPUS must be the number of processes that were started, 2, but is 1.",
-        ),
-    ],
-)
-def test_unknown_sizes_are_refused_in_a_line(calls_of, variables, message):
-    assert calls_of("2_train_seq2seq", "data", "saved", status=2, **variables) == f"{message}\n"
-
-
 def dictionary(types):
     words = Dictionary()
     for number in range(types - words.nspecial):

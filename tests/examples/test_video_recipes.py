@@ -195,32 +195,6 @@ def test_recipes_train_summarize_and_score(calls_of, tmp_path, monkeypatch, caps
     assert (tmp_path / "out/scores.json").exists()
 
 
-@pytest.mark.parametrize(
-    ("variables", "system", "message"),
-    [
-        ({}, "m_rnn", "m_rnn is no system of these tables: s2s, "),
-        (
-            {},
-            "pointer_generator_coverage",
-            "pointer_generator_coverage goes on from a pointer_generator: PRETRAINED=",
-        ),
-        ({}, "vg_bart_fg", "vg_bart_fg begins with a pretrained model: PRETRAINED="),
-        ({"GPUS": "7", "PRETRAINED": "x"}, "bart", "GPUS must divide 120, the number of examples"),
-        (
-            {"GPUS": "4", "BATCH": "7", "PRETRAINED": "x"},
-            "bart",
-            "GPUS times BATCH must divide 120, but is 4 times 7.",
-        ),
-        ({"BATCH": "0"}, "s2s", "BATCH must be a number of 1 or more, but is 0."),
-        ({"BATCH": "ten"}, "s2s", "BATCH must be a number of 1 or more, but is ten."),
-    ],
-)
-def test_what_cannot_be_trained_is_said_in_a_line(calls_of, variables, system, message):
-    stderr = calls_of("1_train", "data", "saved", system, status=2, **variables)
-    assert stderr.startswith(message)
-    assert stderr.count("\n") == 1
-
-
 def test_one_command_trains_the_best_system_and_scores_it(calls_of):
     arguments = ("strong", "data", "out", "--max-update", "7")
     calls = calls_of(*arguments, PRETRAINED="b/model.pt")
