@@ -367,7 +367,7 @@ class VideoInspection:
         num_frames = self.dataset.features.count_rows(self.dataset.visual_ids[line])
         maps = []
         for side in (TRANSCRIPT, SUMMARY):
-            layers = [x for x in traced if x.side == side and x.weights is not None]
+            layers: list[Any] = [x for x in traced if x.side == side and x.weights is not None]
             if not layers:
                 continue
             # as in fairseq, transcripts are padded at the left and summaries at the right
@@ -381,7 +381,7 @@ class VideoInspection:
             is_unknown = self._indices(tokens, line).eq(self.task.dictionary.unk()).numpy()
             unknown = set(owners[is_unknown].tolist())
             sums = self._tracer.sums_over_words
-            weights = torch.stack([layer.weights[row] for layer in layers])  # type: ignore[index]
+            weights = torch.stack([layer.weights[row] for layer in layers])
             weights = to_array(weights[:, place, :num_frames])
             shares: Any = layers[0].video_shares
             if shares is not None:

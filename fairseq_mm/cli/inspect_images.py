@@ -31,14 +31,14 @@ class Subject(NamedTuple):
     """Visual story to inspect.
 
     Attributes:
-        index: Index of the story's line.
+        line: Index of the story's line.
         id: Id of the story in its JSON record.
         title: Title of the story's section on the page.
         keys: Ids in the feature store, or paths, of five images; None for a missing image.
         sentences: Words of each sentence.
     """
 
-    index: int  # type: ignore[assignment]
+    line: int
     id: str
     title: str
     keys: list[Optional[str]]
@@ -76,7 +76,7 @@ def inspect(args: argparse.Namespace, checkpoint: Checkpoint) -> Inspection:
             names = [NO_IMAGE if key is None else key for key in subject.keys]
             record = {
                 "id": subject.id,
-                "item": subject.index,
+                "item": subject.line,
                 "images": names,
                 "generated": False,
                 "sentences": [" ".join(sentence) for sentence in subject.sentences],

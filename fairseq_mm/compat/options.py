@@ -23,7 +23,7 @@ def option(default: Any, help: str, **limits: Any) -> Any:
     return field(default=default, metadata={"help": help, **limits})
 
 
-def check_sizes(config: type, cfg: Any) -> None:
+def check_sizes(config: Any, cfg: Any) -> None:
     """Check the options of a model, a task, a criterion or an optimizer.
 
     Sizes and counts must be 1 or more and dropout probabilities 0 or more and below 1, unless
@@ -34,7 +34,7 @@ def check_sizes(config: type, cfg: Any) -> None:
         cfg: Config with the values of these options; it may lack fields, as in a checkpoint that is
             older than an option, and have others.
     """
-    for name, declared in config.__dataclass_fields__.items():  # type: ignore[attr-defined]
+    for name, declared in config.__dataclass_fields__.items():
         # values of other groups of options, which a checkpoint's config may lack
         if str(declared.default).startswith("${") and not declared.metadata:
             continue

@@ -3,9 +3,7 @@
 import contextlib
 import functools
 from collections.abc import Iterator
-from typing import Any, Callable, TypeVar
-
-Function = TypeVar("Function", bound=Callable[..., Any])
+from typing import Any
 
 
 def is_out_of_memory(error: BaseException) -> bool:
@@ -17,7 +15,7 @@ def is_out_of_memory(error: BaseException) -> bool:
     return isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and is_said)
 
 
-def float32_by_default(function: Function) -> Function:
+def float32_by_default(function: Any) -> Any:
     """Decorate a function so that float32 is PyTorch's default dtype while the function runs."""
 
     # fairseq and torchvision create tensors of the default type where they need float32: with
@@ -33,7 +31,7 @@ def float32_by_default(function: Function) -> Function:
         finally:
             torch.set_default_dtype(before)
 
-    return run  # type: ignore[return-value]
+    return run
 
 
 @contextlib.contextmanager

@@ -4,7 +4,7 @@ import json
 import os
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Union
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -37,7 +37,7 @@ class ConvertedPretrained:
 
 # option -> key of config.json, its default, and its values: a type of numbers, several values, or
 # the option's value for each value in config.json. A default may be the name of another option
-Fields = Mapping[str, tuple[str, Any, Union[type, Collection[Any]]]]
+Fields = Mapping[str, tuple[str, Any, Any]]
 
 
 def read_options(config: Mapping[str, Any], path: str, fields: Fields) -> dict[str, Any]:
@@ -46,8 +46,8 @@ def read_options(config: Mapping[str, Any], path: str, fields: Fields) -> dict[s
     for name, (key, default, values) in fields.items():
         value = config.get(key)
         value = options.get(default, default) if value is None else value
-        if isinstance(values, type):
-            number = float(value) if values is float and type(value) is int else value
+        if values in (int, float):
+            number: Any = float(value) if values is float and type(value) is int else value
             is_allowed, wanted = type(number) is values and number >= 0, "a number"
         else:
             number, is_allowed = value, value in values

@@ -12,7 +12,7 @@ import codecs
 import gzip
 import zlib
 from collections.abc import Iterator, Sequence
-from typing import BinaryIO, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 
@@ -86,8 +86,8 @@ def _read_vectors(path: str, wanted: set[str], dim: int) -> dict[str, np.ndarray
     return vectors
 
 
-def _open(path: str) -> BinaryIO:
-    return gzip.open(path, "rb") if path.endswith(".gz") else open(path, "rb")  # type: ignore[return-value]
+def _open(path: str) -> Any:
+    return gzip.open(path, "rb") if path.endswith(".gz") else open(path, "rb")
 
 
 def _read_lines(

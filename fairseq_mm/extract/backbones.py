@@ -348,14 +348,14 @@ def cut_after(network: nn.Module, model: str, layer: str) -> nn.Module:
     raise UserError(f"--layer: {model} has no layer {layer!r}. Near: {', '.join(near)}.")
 
 
-def fold_norms(layers: nn.Module, fuse: Fuse = fuse_for_evaluation) -> None:
+def fold_norms(layers: Any, fuse: Fuse = fuse_for_evaluation) -> None:
     """Merge each batch normalisation into the convolution before it.
 
     The features change only by float32 rounding; MobileNet-v2 needs a quarter less time on a CPU.
     ``layers``, a result of :func:`cut_after`, is changed in place.
     """
     modules = dict(layers.named_modules())
-    calls = [node for node in layers.graph.nodes if node.op == "call_module"]  # type: ignore[union-attr]
+    calls = [node for node in layers.graph.nodes if node.op == "call_module"]
     uses = Counter(node.target for node in calls)
     pairs = [(node.args[0], node) for node in calls if isinstance(node.args[0], Node)]
     for conv, norm in pairs:

@@ -75,7 +75,7 @@ class MediaFile(NamedTuple):
         status = _stat_file(self.path)
         return self.size if self.member else status.st_size, status.st_mtime_ns
 
-    def open(self) -> BinaryIO:
+    def open(self) -> Any:
         """Open the image or video for reading. Raise OSError if the file cannot be read."""
         _stat_file(self.path)
         if not self.member:
@@ -84,7 +84,7 @@ class MediaFile(NamedTuple):
         member = tarfile.TarInfo(self.member)
         member.offset_data, member.size = self.offset, self.size
         # None only for members that are no regular files, which no list has
-        return tarfile.open(self.path, "r:").extractfile(member)  # type: ignore[return-value]
+        return tarfile.open(self.path, "r:").extractfile(member)
 
 
 def _stat_file(path: Union[str, os.PathLike]) -> os.stat_result:

@@ -166,11 +166,9 @@ class Processor(Generic[Input]):
         """
         return [record["id"]]
 
-    def from_features(
-        self, record: Mapping[str, Any], folder: str, features: list[Optional[np.ndarray]]
-    ) -> Input:
+    def from_features(self, record: Mapping[str, Any], folder: str, features: list[Any]) -> Input:
         """Return the raw input of a record whose features [N, D] come from a feature store."""
-        return features[0]  # type: ignore[return-value]
+        return features[0]
 
     def get_id(self, record: Mapping[str, Any], number: int) -> str:
         """Return the id of the record with the index ``number`` if the record names none."""

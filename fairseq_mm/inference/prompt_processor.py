@@ -126,7 +126,7 @@ class PromptProcessor(Processor[Union[str, Prompt, None]]):
             raise UserError(f"{shown}: none of its words is in the vocabulary of {file}.")
         return Prompt(text.strip(), words, [*tokens, dictionary.eos()], unknown, num_truncated)
 
-    def batches(self, examples: Sequence[Example], batch_size: int) -> Iterator[list[int]]:
+    def batches(self, examples: Sequence[Any], batch_size: int) -> Iterator[list[int]]:
         """Divide examples into batches; yield the positions in ``examples`` of each batch.
 
         If a model does not mask padding, all sources of a batch have the same length.
@@ -142,7 +142,7 @@ class PromptProcessor(Processor[Union[str, Prompt, None]]):
         if not self.loaded.are_language_models and not masks_padding:
             by_length: dict[int, list[int]] = {}
             for position, example in enumerate(examples):
-                by_length.setdefault(len(example.source), []).append(position)  # type: ignore[arg-type]
+                by_length.setdefault(len(example.source), []).append(position)
             groups = list(by_length.values())
         for positions in groups:
             for start in range(0, len(positions), batch_size):

@@ -223,8 +223,8 @@ class StructuredCaptioner(Picklable):
         self, examples: Sequence[Example], search: StructuredSearch, **_: Any
     ) -> Iterator[list[ScoredCaption]]:
         """Yield the captions of each example, as :meth:`.Generator.stream` does."""
-        features = [example.features for example in examples]
-        for result in self.caption_features(features, search):  # type: ignore[arg-type]
+        features: list[Any] = [example.features for example in examples]
+        for result in self.caption_features(features, search):
             yield [caption._replace(nearest=result.nearest) for caption in result.captions]
 
     def describe_run(self, search: StructuredSearch, reading: dict[str, Any]) -> dict[str, Any]:

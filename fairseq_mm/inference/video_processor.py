@@ -198,9 +198,9 @@ class VideoProcessor(Processor[AnyInput]):
         return {"tokenizer": options.get("tokenizer") or self.encoder.tokenizer}
 
     def describe_input(self, value: AnyInput, position: int) -> str:
-        video = value.get("video") if isinstance(value, Mapping) else value
+        video: Any = value.get("video") if isinstance(value, Mapping) else value
         is_named = self.reader.reads_video and isinstance(video, (str, os.PathLike))
-        return os.fspath(video) if is_named else f"video {position}"  # type: ignore[arg-type]
+        return os.fspath(video) if is_named else f"video {position}"
 
     def examples(
         self, inputs: Sequence[AnyInput], **options: Any

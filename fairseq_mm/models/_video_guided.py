@@ -208,12 +208,12 @@ def is_released(cfg: Any) -> bool:
     return str(cfg.compat) == "released"
 
 
-def complete_video_guided(config: type, cfg: Any) -> Namespace:
+def complete_video_guided(config: Any, cfg: Any) -> Namespace:
     """Return a copy of a model's options, in which ``fusion_heads`` 0 is replaced by the default.
 
     ``config`` is the dataclass of the model, a subclass of :class:`VideoGuidedConfig`.
     """
-    fields = config.__dataclass_fields__  # type: ignore[attr-defined]
+    fields = config.__dataclass_fields__
     completed = Namespace(**{name: getattr(cfg, name) for name in fields})
     if not completed.fusion_heads:
         most = RELEASED_HEADS if is_released(completed) else HEADS
