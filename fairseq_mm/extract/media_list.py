@@ -10,7 +10,7 @@ import tarfile
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path, PurePosixPath
-from typing import BinaryIO, NamedTuple, Optional, Union
+from typing import Any, BinaryIO, NamedTuple, Optional, Union
 
 from fairseq_mm.data.input_files import read_id, read_objects
 from fairseq_mm.errors import UserError, file_errors
