@@ -318,7 +318,7 @@ def read_report(folder: Folder) -> dict[str, Any]:
     path = Path(folder) / "prepare.json"
     report = read_json(path) if path.exists() else {}
     for name, value in (("it", report), *(report.items() if isinstance(report, dict) else ())):
-        if name in ("it", "options", "digests") and not isinstance(value, dict):
+        if name in ("it", "options", "digests", "stamps") and not isinstance(value, dict):
             raise UserError(f"{path}: {name} must be an object, but is {type(value).__name__}.")
     return report
 
@@ -411,20 +411,34 @@ def _get_text(record: Record, number: int, kind: Kind) -> str:
 def cache_digest(folder: Folder, name: str) -> str:
     """Compute the SHA-256 of a split's records and of all files that binarise them: dictionaries,
     subwords, options of the preparation, and the binarised text."""
+    return _digest_files(folder, name, file_digest)
+
+
+def cache_stamp(folder: Folder, name: str) -> str:
+    """Compute a digest of the names, sizes and times of the same files, without reading them."""
+
+    def size_and_time(file: Path) -> list[int]:
+        status = file.stat()
+        return [status.st_size, status.st_mtime_ns]
+
+    return _digest_files(folder, name, size_and_time)
+
+
+def _digest_files(folder: Folder, name: str, describe: Callable[[Path], Any]) -> str:
     split, root = Split(folder, name), Path(folder)
     files = [root / f"{name}.jsonl", *sorted(root.glob("dict*.txt"))]
     files += [root / file for file in sorted(SUBWORD_FILES)]
     for side in split.sides or (None,):
         files += [Path(f"{split.base(side)}.{end}") for end in ("bin", "idx")]
-    digests = {file.name: file_digest(file) for file in files if file.exists()}
-    content = json.dumps([digests, read_options(folder)], sort_keys=True)
+    described = {file.name: describe(file) for file in files if file.exists()}
+    content = json.dumps([described, read_options(folder)], sort_keys=True)
     return hashlib.sha256(content.encode()).hexdigest()
 
 
 def record_digests(folder: Folder, names: Iterable[str]) -> None:
-    """Write the digests of splits to ``prepare.json``."""
-    path = Path(folder) / "prepare.json"
+    """Write the digests of splits, and the stamps of their files, to ``prepare.json``."""
     report = read_report(folder)
-    digests = {name: cache_digest(folder, name) for name in names}
-    report["digests"] = {**report.get("digests", {}), **digests}
-    write_file(path, json.dumps(report, indent=2, ensure_ascii=False) + "\n")
+    for field, compute in (("digests", cache_digest), ("stamps", cache_stamp)):
+        report[field] = {**report.get(field, {}), **{x: compute(folder, x) for x in names}}
+    text = json.dumps(report, indent=2, ensure_ascii=False) + "\n"
+    write_file(Path(folder) / "prepare.json", text)

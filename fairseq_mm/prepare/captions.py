@@ -75,12 +75,13 @@ class CaptionWriter(FolderWriter):
         counts["words"] += sum(map(len, tokens))
         text = [" ".join(words) for words in tokens]
         record = {**self.record(example), "captions": non_empty}
-        # what the readers of records would not get from the captions again
-        if self.settings.get("tokenizer") not in TOKENIZERS or any(
-            self.tokenize(caption) != words for caption, words in zip(non_empty, tokens)
-        ):
+        if self.needs_tokens(non_empty, tokens):
             record["tokens"] = text
         return record, {"txt": text}
+
+    def needs_tokens(self, captions: list[str], tokens: list[list[str]]) -> bool:
+        """Return True if the readers of records would not get these tokens from the captions."""
+        return self.settings.get("tokenizer") not in TOKENIZERS
 
 
 class TextWriter(CaptionWriter):

@@ -42,6 +42,9 @@ class JoinedWriter(CaptionWriter):
         record = super().record(example)
         return {**record, **({"tags": example.texts["tags"]} if "tags" in example.texts else {})}
 
+    def needs_tokens(self, captions: list[str], tokens: list[list[str]]) -> bool:
+        return super().needs_tokens(captions, tokens) or list(map(self.tokenize, captions)) != tokens
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("folders", type=Path, nargs="+", metavar="DIR", help="Data folders.")

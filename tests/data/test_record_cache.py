@@ -9,6 +9,7 @@ import shutil
 import pytest
 from toy_data import make_dictionary
 
+from fairseq_mm.data import record_split
 from fairseq_mm.data.binarised_text import load_dictionary
 from fairseq_mm.data.record_cache import load_texts, write_cache
 from fairseq_mm.data.record_split import cache_digest, record_digests
@@ -163,3 +164,15 @@ def test_killed_and_concurrent_processes_leave_the_text_of_the_records(tmp_path)
         assert [reader.exitcode for reader in readers] == [0, 0, 0]
         assert not list(folder.glob("*.partial"))
     assert killed == 3  # .bin, .idx and prepare.json
+
+
+def test_files_of_recorded_sizes_and_times_are_not_read(tmp_path, monkeypatch):
+    folder = make_folder(tmp_path / "data", "captions", 1)
+    read = []
+    compute = record_split.file_digest
+    monkeypatch.setattr(record_split, "file_digest", lambda x: read.append(x) or compute(x))
+    check_text(folder)
+    assert not read
+    os.utime(folder / f"{NAME}.jsonl")  # as of a folder that was copied
+    check_text(folder)
+    assert read
