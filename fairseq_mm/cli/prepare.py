@@ -20,7 +20,7 @@ from fairseq_mm.cli.prepare_options import BOUNDS, FOLDER, KINDS, OWN, Kind, add
 from fairseq_mm.cli.records import list_first
 from fairseq_mm.errors import UserError
 from fairseq_mm.prepare import join, upgrade
-from fairseq_mm.prepare.captions import TEXT_TABLE
+from fairseq_mm.prepare.captions import TEXTS
 from fairseq_mm.prepare.corpus import Corpus
 from fairseq_mm.prepare.jsonl import read_jsonl
 from fairseq_mm.prepare.releases import (
@@ -89,7 +89,7 @@ RELEASES = {
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     names = parser.add_subparsers(dest="name", metavar="NAME", required=True)
     for name, kind in KINDS.items():
-        summary = f"your own {kind.module.TABLE.kind}, for the task {kind.task}"
+        summary = f"your own {kind.records.name}, for the task {kind.task}"
         name_parser = names.add_parser(name, help=summary, description=kind.module.__doc__)
         name_parser.add_argument(
             "data",
@@ -142,12 +142,12 @@ def _add_groups(
 def _read_own(args: argparse.Namespace) -> Corpus:
     # None: the lines themselves name their split
     paths = {None: args.data, "valid": args.valid, "test": args.test}
-    table = KINDS[args.name].module.TABLE
+    kind = KINDS[args.name].records
     if getattr(args, "without_images", False):
-        table = TEXT_TABLE
+        kind = TEXTS
         if args.features:
             raise UserError("--features: is of images, and --without-images ignores them.")
-    return read_jsonl(table, paths, keys=getattr(args, "keys", "name"))
+    return read_jsonl(kind, paths, keys=getattr(args, "keys", "name"))
 
 
 def run(args: argparse.Namespace) -> None:
@@ -168,7 +168,7 @@ def run(args: argparse.Namespace) -> None:
     for split in ("valid", "test"):
         corpus.draw(split, getattr(args, f"{split}_size", 0), seed=getattr(args, "seed", 1))
     _leave_out_missing(corpus, args)
-    kind = next(kind for kind in KINDS.values() if kind.module.TABLE.kind == corpus.table.kind)
+    kind = next(kind for kind in KINDS.values() if kind.records.name == corpus.kind.name)
     writer = kind.writer(args)
     report = writer.write(
         corpus,
@@ -205,7 +205,7 @@ def _leave_out_missing(corpus: Corpus, args: argparse.Namespace) -> None:
         for example in (example for split in corpus.splits.values() for example in split):
             example.visual = [renamed.get(key, key) for key in example.visual]
             # a caption is joined with its image by the id
-            if corpus.table.id_is_key:
+            if corpus.kind.id_is_key:
                 example.id = example.visual[0]
     corpus.leave_out_missing(missing, policy=policy or args.missing_by_default)
 

@@ -8,9 +8,8 @@ from types import ModuleType
 from typing import Any, Callable, NamedTuple, Optional
 
 from fairseq_mm.cli.arguments import FLAG, NUMBER, REPEATED
-from fairseq_mm.data import transcript_text
+from fairseq_mm.data import record_split, transcript_text
 from fairseq_mm.data.caption_text import CaptionTokenizer
-from fairseq_mm.data.record_split import PROMPTS
 from fairseq_mm.data.story_text import tokenize_story_text
 from fairseq_mm.data.subwords import Subwords
 from fairseq_mm.errors import UserError
@@ -118,6 +117,7 @@ class Kind(NamedTuple):
     """Kind of data that ``fairseq-mm prepare`` accepts, such as captions.
 
     Attributes:
+        records: Kind of the records.
         module: Module whose docstring shows the format of the user's own JSON lines.
         tokenizers: Dict from the name of a tokenizer to its description for the help text.
         tokenizer: Name of the default tokenizer; None if the default depends on other options.
@@ -126,6 +126,7 @@ class Kind(NamedTuple):
         own_options: Options for the user's own data, separated by spaces.
     """
 
+    records: record_split.Kind
     task: str
     module: ModuleType
     writer: Callable[[argparse.Namespace], FolderWriter]
@@ -155,10 +156,9 @@ def add_options(
     """Add options of the table ``OPTIONS``, or ``--tokenizer``, to a parser or a group; ``settled``
     are the defaults that the help texts name."""
     # the same option concerns images of captions, but videos of summaries
-    table = kind.module.TABLE
     names = {
-        "groups": table.groups,
-        "visual": table.visual_noun,
+        "groups": kind.records.groups,
+        "visual": kind.records.visual_noun,
         "missing": settled["missing_by_default"],
         "threshold": settled["default_threshold"],
     }
@@ -225,7 +225,9 @@ def _prompt_writer(args: argparse.Namespace) -> PromptWriter:
             dictionary=getattr(args, f"{prefix}_dictionary"),
             prefix=f"{prefix}-",  # messages name --source-threshold or --target-threshold
         )
-        for side, prefix, text in zip(PROMPTS.sides, ("source", "target"), ("prompts", "stories"))
+        for side, prefix, text in zip(
+            record_split.PROMPTS.sides, ("source", "target"), ("prompts", "stories")
+        )
     }
     return PromptWriter(
         tokenize_story_text if args.tokenizer == "story" else str.split,
@@ -259,6 +261,7 @@ def _video_writer(args: argparse.Namespace) -> VideoWriter:
 
 KINDS = {
     "captions": Kind(
+        record_split.CAPTIONS,
         "multimodal_captioning",
         captions,
         _caption_writer,
@@ -274,6 +277,7 @@ KINDS = {
         own_options="--without-images --keys --features --missing",
     ),
     "stories": Kind(
+        record_split.VISUAL_STORIES,
         "visual_storytelling",
         visual_stories,
         _story_writer,
@@ -287,6 +291,7 @@ KINDS = {
         "--tokenizer --keep-case --threshold --dictionary",
     ),
     "prompts": Kind(
+        record_split.PROMPTS,
         "hierarchical_story",
         prompts,
         _prompt_writer,
@@ -302,6 +307,7 @@ KINDS = {
         own_options="",
     ),
     "videos": Kind(
+        record_split.VIDEOS,
         "video_summarization",
         videos,
         _video_writer,

@@ -58,32 +58,69 @@ class Kind(NamedTuple):
 
     Attributes:
         name: Name of the kind, as in ``prepare.json``.
+        noun: Noun for a record, for messages.
+        nouns: Plural of ``noun``.
+        groups: Plural noun for the records that stay in one split when splits are drawn.
         text: Field of the text that is generated.
         source: Field of the text that a model reads; None if there is none.
         sides: Suffixes of the binarised texts; empty for a single text.
-        required: Fields that each record must have.
+        visual: Field with the paths of images or of the video in a user's own lines.
+        uniform: Optional fields that all of a user's own lines must have, or none.
     """
 
     name: str
+    noun: str
+    nouns: str
+    groups: str
     text: str
     source: Optional[str] = None
     sides: tuple[str, ...] = ()
-    required: tuple[str, ...] = ()
+    visual: Optional[str] = None
+    uniform: tuple[str, ...] = ()
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        """Fields of the texts that are binarised."""
+        return (self.text,) if self.source is None else (self.source, self.text)
+
+    @property
+    def required(self) -> tuple[str, ...]:
+        """Fields that each record must have."""
+        return ("images", *self.texts) if self.visual == "images" else self.texts
+
+    @property
+    def id_is_key(self) -> bool:
+        """True if ``id`` is the key of the image or video in the feature store."""
+        return self.visual in ("image", "video")
+
+    @property
+    def visual_noun(self) -> str:
+        return "video" if self.visual == "video" else "image"
 
 
 KINDS = (
-    Kind("captions", "captions", required=("captions",)),
-    Kind("visual stories", "sentences", required=("images", "sentences")),
-    Kind("prompts", "story", "prompt", PROMPT_SIDES, ("prompt", "story")),
-    Kind("videos", "summary", "transcript", VIDEO_SIDES, ("transcript", "summary")),
+    Kind("captions", "image", "images", "images", "captions", visual="image"),
+    Kind(
+        "visual stories",
+        "story",
+        "stories",
+        "albums",
+        "sentences",
+        visual="images",
+        uniform=("id", "album"),
+    ),
+    Kind("prompts", "pair", "pairs", "prompts", "story", "prompt", PROMPT_SIDES, uniform=("id",)),
+    Kind(
+        "videos", "video", "videos", "videos", "summary", "transcript", VIDEO_SIDES, visual="video"
+    ),
 )
 CAPTIONS, VISUAL_STORIES, PROMPTS, VIDEOS = KINDS
 
 _TEXT = {"id", "album", "prompt", "story", "transcript", "summary", "tokens"}
 # of users' own lines, from which prepare makes records
 _TEXT |= {"image", "video", "split", "transcript_file"}
-_TEXTS = {"captions", "tags", "images", "sentences", "missing", "unknowns", "references"}
-_TEXTS |= {"album_references"}
+LISTS = {"captions", "tags", "images", "sentences", "missing", "unknowns", "references"}
+LISTS |= {"album_references"}
 
 
 class Split:
@@ -359,14 +396,17 @@ def _count_lines(record: Record, kind: Kind) -> int:
     return len(record["captions"]) if kind is CAPTIONS else 1
 
 
-def check_record(record: Record, kind: Kind, where: str) -> None:
-    """Check the fields of a record, or of a user's own line: those that ``kind`` requires, and the
-    types and lengths of all that are known. ``where`` (``path:line``) is for messages."""
-    for name in kind.required:
+def check_record(
+    record: Record, kind: Kind, where: str, required: Optional[Iterable[str]] = None
+) -> None:
+    """Check the fields of a record, or of a user's own line: those in ``required`` (by default
+    those of ``kind``), and the types and lengths of all that are known. ``where`` (``path:line``)
+    is for messages."""
+    for name in kind.required if required is None else required:
         if name not in record:
             raise UserError(f"{where}: must have the field `{name}`, but has not.")
     for name, value in record.items():
-        if name in _TEXTS or (name == "tokens" and kind is not VISUAL_STORIES):
+        if name in LISTS or (name == "tokens" and kind is not VISUAL_STORIES):
             length = _length_of(name, record, kind)
             is_list = type(value) is list and set(map(type, value)) <= {str}
             # an item without a reference cannot be scored

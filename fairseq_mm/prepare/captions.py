@@ -17,31 +17,13 @@ from typing import ClassVar, Optional
 
 from fairseq_mm.data.caption_text import TOKENIZERS
 from fairseq_mm.data.feature_store import STORE_LIST
-from fairseq_mm.data.record_split import Record
+from fairseq_mm.data.record_split import CAPTIONS, Record
 from fairseq_mm.errors import UserError
-from fairseq_mm.prepare.corpus import Example, Field, FieldTable
+from fairseq_mm.prepare.corpus import Example
 from fairseq_mm.prepare.writer import FolderWriter
 
-TABLE = FieldTable(
-    kind="captions",
-    noun="image",
-    nouns="images",
-    groups="images",
-    texts=(Field("captions", many=True),),
-    visual=Field("image"),
-    id_is_key=True,
-    repeated="; put all captions of an image into one entry",
-)
-
 # captions without images, for the training of SC-NLM
-TEXT_TABLE = FieldTable(
-    kind="captions",
-    noun="text",
-    nouns="texts",
-    groups="texts",
-    texts=(Field("captions", many=True),),
-    may_be_plain=True,
-)
+TEXTS = CAPTIONS._replace(noun="text", nouns="texts", groups="texts", visual=None)
 
 
 def captioned_image(key: str, captions: list[str], where: str) -> Example:
@@ -51,7 +33,7 @@ def captioned_image(key: str, captions: list[str], where: str) -> Example:
 class CaptionWriter(FolderWriter):
     """Writer of a data folder of captioned images; each caption is a line."""
 
-    table = TABLE
+    kind = CAPTIONS
     # a joined folder lists its stores: `prepare --overwrite` must remove this file too
     extra_files = frozenset({STORE_LIST})
     counts = ("images", "captions", "words", "empty_captions_skipped")
@@ -66,7 +48,7 @@ class CaptionWriter(FolderWriter):
         tokens = list(filter(None, tokens))
         counts["empty_captions_skipped"] += len(captions) - len(non_empty)
         if not non_empty and not self.skip_empty:
-            named = "" if example.id is None else f"{self.table.noun} {example.id} "
+            named = "" if example.id is None else f"{self.kind.noun} {example.id} "
             raise UserError(f"{example.where}: {named}has no caption.")
         if not non_empty:
             return None
@@ -87,7 +69,7 @@ class CaptionWriter(FolderWriter):
 class TextWriter(CaptionWriter):
     """Writer of a data folder of captions without images."""
 
-    table = TEXT_TABLE
+    kind = TEXTS
     counts = ("texts", "captions", "words", "empty_captions_skipped")
     left_out = None
 

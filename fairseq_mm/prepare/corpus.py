@@ -1,8 +1,7 @@
 """Holds the examples of a task by split, read from releases or from a user's own JSON lines.
 
-A task declares a :class:`FieldTable`: its text fields, its field of images or videos, and the nouns
-for its examples in messages. The code that samples splits and leaves out examples without features
-is common to all tasks.
+The code that samples splits and leaves out examples without features is common to all kinds of
+records.
 """
 
 import hashlib
@@ -10,56 +9,13 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Callable, NamedTuple, Optional, Union
+from typing import Any, Callable, Optional, Union
 
 from fairseq_mm.data.input_files import SPLITS
+from fairseq_mm.data.record_split import CAPTIONS, Kind
 from fairseq_mm.errors import UserError
 
 POLICIES = ("refuse", "drop", "keep")  # for examples whose images or videos are missing
-
-
-class Field(NamedTuple):
-    """Required field of an example; ``remedy`` ends the message about an empty text."""
-
-    name: str
-    many: bool = False  # a list of texts
-    may_be_file: bool = False  # the name of a text or subtitle file
-    remedy: str = ""
-
-
-class FieldTable(NamedTuple):
-    """Fields of a task's examples, and the nouns for them in messages.
-
-    Attributes:
-        groups: Plural noun for the examples that stay in one split when splits are drawn.
-        visual: Field of the images or of the video.
-        uniform: Optional fields that must be in all lines or in none.
-        id_is_key: True if ``id`` is the key of the image or video in the feature store.
-        repeated: End of the error message about two examples with the same id.
-        streamed: True if examples are read anew at each iteration, since memory is too small.
-        may_be_plain: True if .txt files with one text per line are accepted.
-    """
-
-    kind: str
-    noun: str
-    nouns: str
-    groups: str
-    texts: tuple[Field, ...]
-    visual: Optional[Field] = None
-    uniform: tuple[str, ...] = ()
-    id_is_key: bool = False
-    repeated: str = ""
-    streamed: bool = False
-    may_be_plain: bool = False
-
-    @property
-    def has_albums(self) -> bool:
-        """True if an example has several images, and other examples of its album."""
-        return self.visual is not None and not self.id_is_key
-
-    @property
-    def visual_noun(self) -> str:
-        return "video" if self.noun == "video" else "image"
 
 
 @dataclass
@@ -132,7 +88,7 @@ class Corpus:
         features_written: That line.
     """
 
-    table: FieldTable
+    kind: Kind
     name: str
     division: str
     splits: dict[str, Examples]
@@ -161,7 +117,7 @@ class Corpus:
             for split, examples in self.splits.items()
         }
         return [
-            f"{split}: {counts[split]:,} {self.table.nouns} found, {expected:,} expected "
+            f"{split}: {counts[split]:,} {self.kind.nouns} found, {expected:,} expected "
             f"({self.name}, split {self.division})"
             for split, expected in self.published.items()
             if split in counts and counts[split] != expected
@@ -177,7 +133,7 @@ class Corpus:
         seen: dict[str, str] = {}
         for examples in self.splits.values():
             for example in examples:
-                check_once(example, seen, self.table, remedy)
+                check_once(example, seen, self.kind, remedy)
 
     def draw(self, split: str, size: int, *, seed: int) -> None:
         """Move a random sample of the training examples to ``split``.
@@ -190,14 +146,14 @@ class Corpus:
         if self.splits.get(split):
             raise UserError(
                 f"--{split}-size {size}: the data has {len(self.splits[split])} {split} "
-                f"{self.table.nouns} already."
+                f"{self.kind.nouns} already."
             )
         train = self.splits.get("train", [])
         sizes = Counter(example.draw_key(seed) for example in train)
         if not 0 < size < len(sizes):
             raise UserError(
                 f"--{split}-size must be between 1 and {max(0, len(sizes) - 1)} (of {len(sizes)} "
-                f"training {self.table.groups} one must be left), but is {size} instead."
+                f"training {self.kind.groups} one must be left), but is {size} instead."
             )
         # the first keys in order, so that a larger sample with the same seed contains a smaller one
         drawn = set(sorted(sizes)[:size])
@@ -215,7 +171,7 @@ class Corpus:
         # otherwise deviations() would report the moved examples as missing from train
         if "train" in self.published:
             self.published = {**self.published, "train": self.published["train"] - moved}
-        self.division += f", {size} {split} {self.table.groups} drawn with seed {seed}"
+        self.division += f", {size} {split} {self.kind.groups} drawn with seed {seed}"
 
     def visual_keys(self) -> list[str]:
         """Return the key of every image or video once, in the order of the examples."""
@@ -232,10 +188,10 @@ class Corpus:
                 references of their album. ``keep`` leaves out visual stories that lack all images.
                 ``refuse`` raises UserError.
         """
-        table = self.table
-        if policy == "keep" and table.id_is_key:
+        kind = self.kind
+        if policy == "keep" and kind.id_is_key:
             raise UserError(
-                f"--missing keep: without its {table.visual_noun} nothing is left of an example; "
+                f"--missing keep: without its {kind.visual_noun} nothing is left of an example; "
                 "give drop or refuse."
             )
         needed = any if policy == "keep" else all
@@ -248,9 +204,9 @@ class Corpus:
             if not incomplete:
                 continue
             absent = [key for example in incomplete for key in example.visual if key in missing]
-            owner = "" if table.id_is_key else f" of {table.noun} {incomplete[0].id}"
+            owner = "" if kind.id_is_key else f" of {kind.noun} {incomplete[0].id}"
             first = (
-                f"{incomplete[0].where}: {table.visual_noun} {absent[0]}{owner} is missing "
+                f"{incomplete[0].where}: {kind.visual_noun} {absent[0]}{owner} is missing "
                 f"({missing[absent[0]]})"
             )
             usable = [example for example in examples if needed(present(example))]
@@ -258,37 +214,38 @@ class Corpus:
             # which even --missing drop must not hide.
             if not usable:
                 raise UserError(
-                    f"{first}, and so it is with all {split} {table.nouns}; do features or files "
+                    f"{first}, and so it is with all {split} {kind.nouns}; do features or files "
                     "have other names?"
                 )
             if policy == "refuse":
-                keep = "" if table.id_is_key else ", --missing keep keeps them without the image"
+                keep = "" if kind.id_is_key else ", --missing keep keeps them without the image"
                 raise UserError(
-                    f"{first}; of {len(examples):,} {split} {table.nouns} {len(incomplete):,} lack "
+                    f"{first}; of {len(examples):,} {split} {kind.nouns} {len(incomplete):,} lack "
                     f"features. --missing drop leaves them out{keep}."
                 )
             left_out = [example for example in incomplete if not needed(present(example))]
             masked = [example for example in incomplete if needed(present(example))]
             self.splits[split] = usable
             self.missing.update((key, missing[key]) for key in absent)
-            exceptions = {f"{split} {table.visual_noun}s missing": list(dict.fromkeys(absent))}
-            if not table.id_is_key:
+            exceptions = {f"{split} {kind.visual_noun}s missing": list(dict.fromkeys(absent))}
+            if not kind.id_is_key:
                 # people wrote these stories about the album: they still serve as its references
                 self.further_references.setdefault(split, []).extend(left_out)
-                names = f"{split} {table.nouns}"
+                names = f"{split} {kind.nouns}"
                 exceptions[f"{names} left out, images missing"] = [str(e.id) for e in left_out]
                 exceptions[f"{names} kept with images masked"] = [str(e.id) for e in masked]
             for what, ids in exceptions.items():
                 self.add_exception(what, ids)
 
 
-def check_once(example: Example, seen: dict[str, str], table: FieldTable, remedy: str = "") -> None:
+def check_once(example: Example, seen: dict[str, str], kind: Kind, remedy: str = "") -> None:
     """Raise UserError if the example's id is in ``seen``, a dict to positions, and add it."""
+    remedy = remedy or ("; put all captions of an image into one entry" if kind is CAPTIONS else "")
     # pairs of prompt and story may lack an id: equal pairs are no mistake
     if example.id is not None and example.id in seen:
         raise UserError(
-            f"{example.where}: {table.noun} {example.id} was given before, at "
-            f"{seen[example.id]}{remedy or table.repeated}."
+            f"{example.where}: {kind.noun} {example.id} was given before, at "
+            f"{seen[example.id]}{remedy}."
         )
     if example.id is not None:
         seen[example.id] = example.where

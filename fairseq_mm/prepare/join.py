@@ -24,7 +24,7 @@ from fairseq_mm.data.feature_store import (
 from fairseq_mm.data.record_split import CAPTIONS, Record, read_options
 from fairseq_mm.data.records import open_split, split_names
 from fairseq_mm.errors import UserError
-from fairseq_mm.prepare.captions import TABLE, CaptionWriter
+from fairseq_mm.prepare.captions import CaptionWriter
 from fairseq_mm.prepare.corpus import Corpus, Example
 
 # options in prepare.json that determine the tokens
@@ -43,7 +43,9 @@ class JoinedWriter(CaptionWriter):
         return {**record, **({"tags": example.texts["tags"]} if "tags" in example.texts else {})}
 
     def needs_tokens(self, captions: list[str], tokens: list[list[str]]) -> bool:
-        return super().needs_tokens(captions, tokens) or list(map(self.tokenize, captions)) != tokens
+        return (
+            super().needs_tokens(captions, tokens) or list(map(self.tokenize, captions)) != tokens
+        )
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -95,7 +97,7 @@ def join_folders(folders: Sequence[Path], splits_of: Optional[Path] = None) -> C
     }
     division = f"train of all, valid and test of {chosen}"
     files = [str(folder / f"{split}.jsonl") for folder, x in selected.items() for split in x]
-    corpus = Corpus(TABLE, "joined", division, {}, files)
+    corpus = Corpus(CAPTIONS, "joined", division, {}, files)
     # the joined text is written as it is: two tokenizations would mix in one dictionary
     tokenizers = [
         {name: x for name, x in read_options(folder).items() if name in _TOKENIZER}

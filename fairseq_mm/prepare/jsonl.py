@@ -9,9 +9,9 @@ from pathlib import Path, PurePosixPath
 from typing import Any, Optional
 
 from fairseq_mm.data.input_files import SPLITS, check_id, parse_object, read_id, read_lines
-from fairseq_mm.data.record_split import KINDS, check_record
+from fairseq_mm.data.record_split import LISTS, PROMPTS, Kind, check_record
 from fairseq_mm.errors import UserError
-from fairseq_mm.prepare.corpus import Corpus, Example, FieldTable, Streamed, check_once
+from fairseq_mm.prepare.corpus import Corpus, Example, Streamed, check_once
 from fairseq_mm.prepare.subtitles import TRANSCRIPT_SUFFIXES, read_transcript
 
 KEYS = ("name", "stem", "path")
@@ -20,7 +20,7 @@ _FILE_NAME = re.compile(r"\S+\.(?=\d*[A-Za-z])[A-Za-z0-9]{1,5}")
 Paths = dict[Optional[str], list[Path]]
 
 
-def read_jsonl(table: FieldTable, paths: Paths, *, keys: str = "name") -> Corpus:
+def read_jsonl(kind: Kind, paths: Paths, *, keys: str = "name") -> Corpus:
     """Read a user's own examples.
 
     Args:
@@ -31,31 +31,31 @@ def read_jsonl(table: FieldTable, paths: Paths, *, keys: str = "name") -> Corpus
     """
     files = [path for split_files in paths.values() for path in split_files]
     splits: dict[str, Any] = {}
-    if table.streamed:
+    if kind is PROMPTS:
         for path in files:
             # a pipe can be read only once
             if path.exists() and not path.is_file():
                 raise UserError(f"{path}: must be a file, as it is read twice, but is none.")
         # a pass of its own: it checks every line before anything is written, and gives the lengths
-        sizes = Counter(split for split, _ in _Reader(table, keys).examples(paths))
+        sizes = Counter(split for split, _ in _Reader(kind, keys).examples(paths))
 
         def read(split: str) -> Iterator[Example]:
             # a new reader, since every id would be a repeated one for the first
-            pairs = _Reader(table, keys).examples(paths)
+            pairs = _Reader(kind, keys).examples(paths)
             return (example for other, example in pairs if other == split)
 
         splits = {s: Streamed(partial(read, s), size) for s, size in sizes.items()}
     else:
-        for split, example in _Reader(table, keys).examples(paths):
+        for split, example in _Reader(kind, keys).examples(paths):
             splits.setdefault(split, []).append(example)
     named = [str(path) for path in files]
     if not splits:
-        raise UserError(f"{', '.join(named)}: no {table.nouns}.")
+        raise UserError(f"{', '.join(named)}: no {kind.nouns}.")
     for file_split, split_files in paths.items():
         if split_files and file_split is not None and file_split not in splits:
             names = ", ".join(map(str, split_files))
-            raise UserError(f"{names}: no {table.nouns} of the {file_split} split.")
-    return Corpus(table, "own", "as given", splits, named)
+            raise UserError(f"{names}: no {kind.nouns} of the {file_split} split.")
+    return Corpus(kind, "own", "as given", splits, named)
 
 
 def make_visual_key(path: str, keys: str) -> str:
@@ -67,8 +67,8 @@ def make_visual_key(path: str, keys: str) -> str:
 class _Reader:
     """Reader of examples that compares each line with all earlier lines."""
 
-    def __init__(self, table: FieldTable, keys: str) -> None:
-        self.table = table
+    def __init__(self, kind: Kind, keys: str) -> None:
+        self.kind = kind
         self.keys = keys
         self.first_with: dict[str, dict[bool, str]] = {}  # field -> is it there -> place
         self.path_by_key: dict[str, tuple[str, str]] = {}  # key -> path, and place of its line
@@ -83,12 +83,12 @@ class _Reader:
                 if not line.strip():
                     continue
                 where = f"{path}:{number}"
-                if self.table.may_be_plain and path.suffix == ".txt":
-                    entry: dict[str, Any] = {self.table.texts[0].name: [line.strip()]}
+                if self.kind.visual is None and self.kind is not PROMPTS and path.suffix == ".txt":
+                    entry: dict[str, Any] = {self.kind.text: [line.strip()]}
                 else:
-                    entry = _parse(self.table, line, where)
+                    entry = _parse(self.kind, line, where)
                 # a line without id would get a number, a line without split would go to train
-                for name in (*self.table.uniform, *(["split"] if file_split is None else [])):
+                for name in (*self.kind.uniform, *(["split"] if file_split is None else [])):
                     is_present = entry.get(name) is not None
                     first_places = self.first_with.setdefault(name, {})
                     first_places.setdefault(is_present, where)
@@ -103,23 +103,24 @@ class _Reader:
                         f"{where}: says split {split}, but the file is given as {file_split}."
                     )
                 example = self._example(entry, path.parent, where)
-                check_once(example, self.seen, self.table)
+                check_once(example, self.seen, self.kind)
                 yield split or file_split or "train", example
 
     def _example(self, entry: dict[str, Any], folder: Path, where: str) -> Example:
-        table = self.table
+        kind = self.kind
         self.number += 1
         texts: dict[str, list[str]] = {}
-        for name, many, may_be_file, _ in table.texts:
-            value = text_or_file(entry, name, folder, where) if may_be_file else entry[name]
-            texts[name] = list(value) if many else [value]
-        key, album = read_id(entry, where, what=_article(table.noun)), entry.get("album")
-        if table.visual is None:
+        for name in kind.texts:
+            is_file = name == "transcript"
+            value = text_or_file(entry, name, folder, where) if is_file else entry[name]
+            texts[name] = list(value) if name in LISTS else [value]
+        key, album = read_id(entry, where, what=_article(kind.noun)), entry.get("album")
+        if kind.visual is None:
             # stories of the same prompt are one group, so that no prompt is in two splits
-            first = " ".join(texts[table.texts[0].name])
+            first = " ".join(texts[kind.texts[0]])
             return Example(texts, where, key, group=" ".join(first.split()))
-        visual = entry[table.visual.name]
-        if table.id_is_key:
+        visual = entry[kind.visual]
+        if kind.id_is_key:
             key = self._visual_key(visual, where) if key is None else key
             return Example(texts, where, key, [key])
         visual = [self._visual_key(path, where) for path in visual]
@@ -130,7 +131,7 @@ class _Reader:
 
     def _visual_key(self, path: str, where: str) -> str:
         key = check_id(
-            make_visual_key(path, self.keys), where, what=_article(self.table.visual_noun)
+            make_visual_key(path, self.keys), where, what=_article(self.kind.visual_noun)
         )
         # two files of one name in two folders would silently share the features of one file
         other, elsewhere = self.path_by_key.setdefault(key, (path, where))
@@ -142,17 +143,16 @@ class _Reader:
         return key
 
 
-def _parse(table: FieldTable, line: str, where: str) -> dict[str, Any]:
+def _parse(kind: Kind, line: str, where: str) -> dict[str, Any]:
     """Parse a JSON line, and return all of its fields as a dict."""
     entry = parse_object(line, where)
-    required = [] if table.visual is None else [table.visual.name]
-    for field in table.texts:
-        file = f"{field.name}_file"
-        required.append(file if field.may_be_file and file in entry else field.name)
-    kind = next(kind for kind in KINDS if kind.name == table.kind)
+    required = [] if kind.visual is None else [kind.visual]
+    for name in kind.texts:
+        is_file = name == "transcript" and "transcript_file" in entry
+        required.append("transcript_file" if is_file else name)
     # a field with the value null counts as missing; the id is checked where it is read
     given = {name: x for name, x in entry.items() if x is not None and name != "id"}
-    check_record(given, kind._replace(required=tuple(required)), where)
+    check_record(given, kind, where, required)
     if given.get("split", "train") not in SPLITS:
         raise UserError(
             f"{where}: `split` must be train, valid or test, but is {given['split']!r:.80}."

@@ -17,19 +17,10 @@ from typing import Any, Callable, ClassVar, Optional
 from fairseq_mm.data.input_files import SPLITS
 from fairseq_mm.data.record_split import LANGUAGE_MODELS, PROMPTS, Record
 from fairseq_mm.data.story_text import NEWLINE
-from fairseq_mm.prepare.corpus import Example, Field, FieldTable
+from fairseq_mm.prepare.corpus import Example
 from fairseq_mm.prepare.writer import FolderWriter, Vocabulary
 
 SOURCE, TARGET = PROMPTS.sides
-TABLE = FieldTable(
-    kind="prompts",
-    noun="pair",
-    nouns="pairs",
-    groups="prompts",
-    texts=(Field("prompt"), Field("story")),
-    uniform=("id",),
-    streamed=True,
-)
 
 
 class PromptWriter(FolderWriter):
@@ -38,7 +29,7 @@ class PromptWriter(FolderWriter):
     ``story_words`` is the number of words to which stories are cut; 0 for whole stories.
     """
 
-    table = TABLE
+    kind = PROMPTS
     sides: ClassVar[dict[str, tuple[str, str]]] = {
         SOURCE: ("prompt_words", "unknown_prompt_words"),
         TARGET: ("story_words", "unknown_story_words"),

@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any, Callable, Optional
 
 from fairseq_mm.data.input_files import SPLITS, check_id, read_json, read_lines
+from fairseq_mm.data.record_split import CAPTIONS
 from fairseq_mm.errors import UserError
-from fairseq_mm.prepare.captions import TABLE, captioned_image
+from fairseq_mm.prepare.captions import captioned_image
 from fairseq_mm.prepare.corpus import Corpus, Example
 
 _IMAGE_NAME = re.compile(r".+\.(?:jpe?g|png)", re.IGNORECASE)
@@ -62,7 +63,9 @@ def read_karpathy(path: Path, *, name: str, published: dict[str, int]) -> Corpus
             )
         image = captioned_image(check_id(image_id, where), captions, where)
         images.setdefault(_KARPATHY_SPLITS[split], []).append(image)
-    corpus = Corpus(TABLE, name, "karpathy", dict(images), files=[str(path)], published=published)
+    corpus = Corpus(
+        CAPTIONS, name, "karpathy", dict(images), files=[str(path)], published=published
+    )
     corpus.check_ids()
     return corpus
 

@@ -28,25 +28,13 @@ from pathlib import Path
 from typing import Any, Callable, ClassVar, Optional
 
 from fairseq_mm.data.indexed_oov import index_oov_words, index_with, oov_token
-from fairseq_mm.data.record_split import Record
+from fairseq_mm.data.record_split import VIDEOS, Record
 from fairseq_mm.data.subwords import SUBWORD_FILES, Subwords
-from fairseq_mm.data.transcript_text import NOT_AVAILABLE, SOURCE, TARGET, is_not_available
+from fairseq_mm.data.transcript_text import SOURCE, TARGET, is_not_available
 from fairseq_mm.errors import UserError
-from fairseq_mm.prepare.corpus import Example, Field, FieldTable
+from fairseq_mm.prepare.corpus import Example
 from fairseq_mm.prepare.writer import FolderWriter, Vocabulary, json_line
 
-TABLE = FieldTable(
-    kind="videos",
-    noun="video",
-    nouns="videos",
-    groups="videos",
-    texts=(
-        Field("transcript", may_be_file=True, remedy=f'; write "{NOT_AVAILABLE}"'),
-        Field("summary"),
-    ),
-    visual=Field("video"),
-    id_is_key=True,
-)
 # Yu et al. 2021 truncate texts to these lengths, </s> included
 MAX_TOKENS = {SOURCE: 512, TARGET: 64}
 _FIELDS = {SOURCE: "transcript", TARGET: "summary"}
@@ -60,7 +48,7 @@ class VideoWriter(FolderWriter):
     ``subwords`` encodes the text that ``tokenize`` returns; both sides share the dictionary.
     """
 
-    table = TABLE
+    kind = VIDEOS
     sides: ClassVar[dict[str, tuple[str, str]]] = {
         SOURCE: ("transcript_tokens", "unknown_transcript_tokens"),
         TARGET: ("summary_tokens", "unknown_summary_tokens"),

@@ -19,27 +19,17 @@ keep them without those images, which the field "missing" lists.
 
 from typing import Optional
 
-from fairseq_mm.data.record_split import Record
+from fairseq_mm.data.record_split import VISUAL_STORIES, Record
 from fairseq_mm.data.story_text import SEPARATOR, join_sentences
-from fairseq_mm.prepare.corpus import Example, Field, FieldTable
+from fairseq_mm.prepare.corpus import Example
 from fairseq_mm.prepare.writer import FolderWriter
-
-TABLE = FieldTable(
-    kind="visual stories",
-    noun="story",
-    nouns="stories",
-    groups="albums",
-    texts=(Field("sentences", many=True),),
-    visual=Field("images", many=True),
-    uniform=("id", "album"),
-)
 
 
 class VisualStoryWriter(FolderWriter):
     """Writer of a data folder of visual stories; a line is a story, its sentences joined by
     ``<sent>``."""
 
-    table = TABLE
+    kind = VISUAL_STORIES
     counts = ("stories", "albums", "image_sequences", "images", "words")
     left_out = "stories left out, a sentence has no word"
     required = frozenset([SEPARATOR])

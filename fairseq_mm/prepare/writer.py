@@ -21,9 +21,10 @@ from tqdm.auto import tqdm
 from fairseq_mm import __version__
 from fairseq_mm.data.caption_text import reserved_token
 from fairseq_mm.data.input_files import SPLITS
-from fairseq_mm.data.record_split import Record, record_digests
+from fairseq_mm.data.record_split import LISTS, Kind, Record, record_digests
+from fairseq_mm.data.transcript_text import NOT_AVAILABLE
 from fairseq_mm.errors import UserError
-from fairseq_mm.prepare.corpus import Corpus, Example, FieldTable
+from fairseq_mm.prepare.corpus import Corpus, Example
 from fairseq_mm.prepare.data_folder import (
     REPORT,
     former_files,
@@ -42,6 +43,8 @@ _UNSEGMENTED = (
     "most words of the text are sentences of a script without spaces: segment the text into words "
     "first, or give --pretrained with a model of subwords"
 )
+# field -> end of the message about a text without a word
+_REMEDIES = {"transcript": f'; write "{NOT_AVAILABLE}"'}
 _SENTENCE = re.compile("[\u3040-\u30ff\u3400-\u9fff]{5}|[\u0e00-\u109f\u1780-\u17ff]{12}")
 
 
@@ -125,7 +128,7 @@ class FolderWriter:
         required: Words that a dictionary must have, and that texts must not have.
     """
 
-    table: ClassVar[FieldTable]
+    kind: ClassVar[Kind]
     sides: ClassVar[dict[str, tuple[str, str]]] = {"txt": ("words", "unknown")}
     extra_files: ClassVar[frozenset[str]] = frozenset()
     counts: ClassVar[tuple[str, ...]]
@@ -168,11 +171,11 @@ class FolderWriter:
     def record(self, example: Example) -> Record:
         """Return the fields of an example in the form of the user's JSON lines."""
         record: Record = {} if example.id is None else {"id": example.id}
-        if self.table.has_albums:
+        if self.kind.visual == "images":
             record.update(album=example.group, images=example.visual)
-        for field in self.table.texts:
-            texts = example.texts[field.name]
-            record[field.name] = texts if field.many else texts[0]
+        for name in self.kind.texts:
+            texts = example.texts[name]
+            record[name] = texts if name in LISTS else texts[0]
         return record
 
     def finish_split(self, counts: dict[str, int]) -> None:
@@ -245,14 +248,14 @@ class FolderWriter:
         if "train" not in corpus.splits and any(v.dictionary is None for v in vocabularies):
             options = " and ".join(f"--{v.prefix}dictionary" for v in vocabularies)
             raise UserError(
-                f"{', '.join(corpus.files)}: no training {self.table.nouns}; without them "
+                f"{', '.join(corpus.files)}: no training {self.kind.nouns}; without them "
                 f"{options} must give the words."
             )
         files, read = self.files(), {Path(path).resolve() for path in corpus.files}
         for name in sorted(files):
             if (output / name).resolve() in read:
                 raise UserError(f"--output {output}: would replace {name}, which is read.")
-        kind = self.table.kind
+        kind = self.kind.name
         with partial_folder(output, files, kind=kind, overwrite=overwrite) as partial:
             (partial / "text").mkdir()
             exceptions = dict(corpus.exceptions)
@@ -300,12 +303,12 @@ class FolderWriter:
                 for name in names
             )
             # disable=None: progress is shown only on a terminal
-            progress = tqdm(corpus.splits[split], split, unit=f" {self.table.nouns}", disable=None)
+            progress = tqdm(corpus.splits[split], split, unit=f" {self.kind.nouns}", disable=None)
             for example in progress:
                 encoded = self.encode(example, counts)
                 if encoded is None:
                     left_out.append(str(example.id))
-                    if not self.table.has_albums:
+                    if self.kind.visual != "images":
                         continue
                     encoded = {**self.record(example), "reference_only": True}, {}
                 record, lines = encoded
@@ -320,7 +323,7 @@ class FolderWriter:
                 records.write(json_line({**self.record(example), "reference_only": True}) + "\n")
         if not counts[self.counts[0]]:
             raise UserError(
-                f"{', '.join(corpus.files)}: no {self.table.nouns} are left for {split}."
+                f"{', '.join(corpus.files)}: no {self.kind.nouns} are left for {split}."
             )
         if left_out and self.left_out is not None:
             exceptions[f"{split} {self.left_out}"] = left_out
@@ -339,13 +342,12 @@ class FolderWriter:
             if (tokens or self.skip_empty) and symbol is None:
                 token_lists.append(tokens)
                 continue
-            field = next(field for field in self.table.texts if field.name == name)
-            what = f"{name[:-1]} {number}" if field.many else f"the {name}"
+            what = f"{name[:-1]} {number}" if name in LISTS else f"the {name}"
             if example.id is not None:
-                noun = "" if self.table.id_is_key else f"{self.table.noun} "
+                noun = "" if self.kind.id_is_key else f"{self.kind.noun} "
                 what += f" of {noun}{example.id}"
             where = example.places.get(name, example.where)
-            problem = f"has no word: {text[:60]!r}{field.remedy}"
+            problem = f"has no word: {text[:60]!r}{_REMEDIES.get(name, '')}"
             if symbol is not None:
                 is_separator = symbol in self.required
                 mark = "the separator of sentences" if is_separator else "fairseq's control symbol"

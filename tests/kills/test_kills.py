@@ -33,9 +33,7 @@ pytestmark = needs_fork
 WORKING = re.compile(r"(^|/)(lock$|dummy$|preprocess\.log$)|\.partial|\.tmp$|\.moving$")
 # complete files that a training replaces as it goes on, or removes before its end
 PASSING = re.compile(r"(^|/)checkpoint[^/]*\.pt$|(^|/)likelihoods\.jsonl$")
-TIMES = re.compile(
-    rb'\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\+00:00|"seconds": [\d.]+|"stamps": \{[^}]*\}'
-)
+TIMES = re.compile(rb'\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\+00:00|"seconds": [\d.]+|"stamps": \{[^}]*\}')
 CHANGES = {"os.rename", "os.remove", "os.rmdir", "os.mkdir", "os.truncate", "os.link"}
 WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT
 

@@ -6,20 +6,18 @@ import re
 import pytest
 
 from fairseq_mm.cli.main import main
-from fairseq_mm.prepare import captions, prompts, videos, visual_stories
+from fairseq_mm.cli.prepare_options import KINDS
 from fairseq_mm.prepare.jsonl import read_jsonl
 
-TABLES = {"captions": captions, "prompts": prompts, "videos": videos, "stories": visual_stories}
 
-
-@pytest.mark.parametrize("name", TABLES)
+@pytest.mark.parametrize("name", KINDS)
 def test_the_line_of_data_in_the_help_is_read(name, tmp_path, capsys):
     with pytest.raises(SystemExit, match="0"):
         main(["prepare", name, "--help"])
     (shown,) = re.findall(r"\{\".*?\}", capsys.readouterr().out, re.DOTALL)
     path = tmp_path / "data.jsonl"
     path.write_text(" ".join(shown.split()) + "\n")
-    (items,) = read_jsonl(TABLES[name].TABLE, {None: [path]}).splits.values()
+    (items,) = read_jsonl(KINDS[name].records, {None: [path]}).splits.values()
     (item,) = items
     assert set(item.texts) <= set(json.loads(path.read_text()))
 

@@ -4,9 +4,10 @@ import json
 
 import pytest
 
+from fairseq_mm.data import record_split
 from fairseq_mm.errors import UserError
 from fairseq_mm.extract.media_list import IMAGES, VIDEOS, list_images
-from fairseq_mm.prepare import captions, prompts, videos, visual_stories
+from fairseq_mm.prepare.captions import TEXTS
 from fairseq_mm.prepare.jsonl import read_jsonl
 
 LINES = {
@@ -16,12 +17,12 @@ LINES = {
     "story": {"images": [f"{i}.jpg" for i in range(5)], "sentences": list("abcde")},
     "prompt": {"prompt": "[WP] Now.", "story": "It began."},
 }
-TABLES = {
-    "video": videos.TABLE,
-    "image": captions.TABLE,
-    "text": captions.TEXT_TABLE,
-    "story": visual_stories.TABLE,
-    "prompt": prompts.TABLE,
+KINDS = {
+    "video": record_split.VIDEOS,
+    "image": record_split.CAPTIONS,
+    "text": TEXTS,
+    "story": record_split.VISUAL_STORIES,
+    "prompt": record_split.PROMPTS,
 }
 BAD_IDS = [True, 7, ["x"], {}, "", " ", "x ", "a\tb", "a\nb", "a\u2028b", "a\0b", "a\r"]
 
@@ -37,7 +38,7 @@ def write(tmp_path):
 
 
 def prepare(kind, path):
-    return read_jsonl(TABLES[kind], {None: [path]}).splits["train"]
+    return read_jsonl(KINDS[kind], {None: [path]}).splits["train"]
 
 
 def extract(kind, path):

@@ -4,13 +4,13 @@ import json
 
 import pytest
 
+from fairseq_mm.data.record_split import CAPTIONS
 from fairseq_mm.errors import UserError
-from fairseq_mm.prepare.captions import TABLE
 from fairseq_mm.prepare.jsonl import read_jsonl
 
 
 def read(paths, **options):
-    return read_jsonl(TABLE, paths, **options)
+    return read_jsonl(CAPTIONS, paths, **options)
 
 
 def entry(number, **more):

@@ -4,8 +4,8 @@ import json
 
 import pytest
 
+from fairseq_mm.data.record_split import PROMPTS
 from fairseq_mm.prepare.jsonl import read_jsonl
-from fairseq_mm.prepare.prompts import TABLE
 
 
 @pytest.fixture
@@ -20,7 +20,7 @@ def write(tmp_path):
 
 
 def read(paths, *, draw=None, seed=1):
-    corpus = read_jsonl(TABLE, paths)
+    corpus = read_jsonl(PROMPTS, paths)
     for split, size in (draw or {}).items():
         corpus.draw(split, size, seed=seed)
     return corpus

@@ -4,9 +4,9 @@ import json
 
 import pytest
 
+from fairseq_mm.data.record_split import VIDEOS
 from fairseq_mm.errors import UserError
 from fairseq_mm.prepare.jsonl import read_jsonl, text_or_file
-from fairseq_mm.prepare.videos import TABLE
 
 
 def video(**changed):
@@ -21,7 +21,7 @@ def write(path, *entries):
 
 
 def read(path, **options):
-    return read_jsonl(TABLE, {None: [path]}, **options)
+    return read_jsonl(VIDEOS, {None: [path]}, **options)
 
 
 def test_texts_files_and_splits_are_read(tmp_path):
@@ -88,7 +88,7 @@ def test_a_file_name_is_no_transcript(tmp_path, field, name):
     path = tmp_path / "data.jsonl"
     path.write_text(json.dumps({"video": "v.mp4", field: name, "summary": "a dog"}))
     with pytest.raises(UserError, match=rf"{name}: a transcript must be a file \.srt, \.vtt, "):
-        read_jsonl(TABLE, {None: [path]})
+        read_jsonl(VIDEOS, {None: [path]})
 
 
 @pytest.mark.parametrize("text", ["Yes.", "3.5", "see a.ass there", "a dog", "x" * 300])

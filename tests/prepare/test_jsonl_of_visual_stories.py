@@ -2,10 +2,10 @@
 
 import pytest
 
+from fairseq_mm.data.record_split import VISUAL_STORIES
 from fairseq_mm.errors import UserError
 from fairseq_mm.prepare.corpus import Example
 from fairseq_mm.prepare.jsonl import read_jsonl
-from fairseq_mm.prepare.visual_stories import TABLE
 
 
 def entry(number, **more):
@@ -17,7 +17,7 @@ def entry(number, **more):
 
 
 def read(*paths, **options):
-    return read_jsonl(TABLE, {None: list(paths)}, **options)
+    return read_jsonl(VISUAL_STORIES, {None: list(paths)}, **options)
 
 
 def ids_of(corpus):

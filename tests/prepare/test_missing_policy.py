@@ -2,11 +2,10 @@
 
 import pytest
 
+from fairseq_mm.data.record_split import CAPTIONS, VISUAL_STORIES
 from fairseq_mm.errors import UserError
-from fairseq_mm.prepare import captions
 from fairseq_mm.prepare.captions import captioned_image
 from fairseq_mm.prepare.corpus import Corpus, Example
-from fairseq_mm.prepare.visual_stories import TABLE
 
 
 def corpus():
@@ -16,7 +15,7 @@ def corpus():
         Example({"sentences": ["x"] * 5}, f"f:{key}", key, list(keys), "A")
         for key, keys in images.items()
     ]
-    return Corpus(TABLE, "own", "as given", {"train": stories, "test": stories[:1]}, [])
+    return Corpus(VISUAL_STORIES, "own", "as given", {"train": stories, "test": stories[:1]}, [])
 
 
 MISSING = {"c": "no such file", "d": "is empty", "z": "no such file"}
@@ -68,7 +67,7 @@ def test_nothing_changes_where_nothing_is_missing(policy):
 
 def test_nothing_is_left_of_a_caption_without_its_image():
     images = [captioned_image(f"{i}.jpg", ["x"], f"f:{i}") for i in range(3)]
-    got = Corpus(captions.TABLE, "own", "as given", {"train": images}, [])
+    got = Corpus(CAPTIONS, "own", "as given", {"train": images}, [])
     with pytest.raises(UserError, match="--missing keep: without its image nothing is left"):
         got.leave_out_missing({"1.jpg": "gone"}, policy="keep")
     got.leave_out_missing({"1.jpg": "gone"}, policy="drop")

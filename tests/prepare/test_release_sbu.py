@@ -3,7 +3,7 @@
 import pytest
 
 from fairseq_mm.errors import UserError
-from fairseq_mm.prepare.releases.sbu import CAPTIONS, URLS, read_sbu
+from fairseq_mm.prepare.releases.sbu import LINES, URLS, read_sbu
 
 ADDRESS = "http://static.flickr.com/2723/"
 
@@ -13,7 +13,7 @@ def release(tmp_path):
     names = ("4385058960_b0f291553e.jpg", "2148024429_06aec6e8ca.jpg", "4385058960_b0f291553e.jpg")
     (tmp_path / URLS).write_text("".join(f"{ADDRESS}{name}\r\n" for name in names))
     captions = ("A wooden chair in the living room", "The river in winter .", "My chair")
-    (tmp_path / CAPTIONS).write_text("".join(f"{caption}\n" for caption in captions))
+    (tmp_path / LINES).write_text("".join(f"{caption}\n" for caption in captions))
     return tmp_path
 
 
@@ -32,7 +32,7 @@ def test_lines_of_both_files_belong_together(release):
 @pytest.mark.parametrize(
     ("file", "line", "message"),
     [
-        (CAPTIONS, "one too many\n", r"captions.txt:4: .*urls.txt has only 3 lines"),
+        (LINES, "one too many\n", r"captions.txt:4: .*urls.txt has only 3 lines"),
         (URLS, f"{ADDRESS}5.jpg\n", r"urls.txt:4: .*captions.txt has only 3 lines"),
     ],
 )

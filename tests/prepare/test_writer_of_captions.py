@@ -7,16 +7,17 @@ from written_folder import binarised, keys, names_in, records
 
 from fairseq_mm.cli.main import main
 from fairseq_mm.data.caption_text import CaptionTokenizer
+from fairseq_mm.data.record_split import CAPTIONS
 from fairseq_mm.errors import UserError
 from fairseq_mm.prepare import data_folder
-from fairseq_mm.prepare.captions import TABLE, CaptionWriter, captioned_image
+from fairseq_mm.prepare.captions import CaptionWriter, captioned_image
 from fairseq_mm.prepare.corpus import Corpus
 from fairseq_mm.prepare.writer import Vocabulary
 
 
 def corpus(**splits):
     return Corpus(
-        TABLE,
+        CAPTIONS,
         "own",
         "as given",
         {

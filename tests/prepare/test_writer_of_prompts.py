@@ -6,11 +6,12 @@ from pathlib import Path
 import pytest
 from written_folder import binarised, records
 
+from fairseq_mm.data.record_split import PROMPTS
 from fairseq_mm.errors import UserError
 from fairseq_mm.prepare import writer
 from fairseq_mm.prepare.corpus import Corpus, Example, Streamed
 from fairseq_mm.prepare.data_folder import run_preprocess
-from fairseq_mm.prepare.prompts import TABLE, PromptWriter
+from fairseq_mm.prepare.prompts import PromptWriter
 from fairseq_mm.prepare.writer import Vocabulary
 
 EXAMPLE = {
@@ -38,7 +39,7 @@ def corpus(splits, *, ids=False, **fields):
         return Streamed(read, len(pairs))
 
     read = {split: stream(split, pairs) for split, pairs in splits.items()}
-    return Corpus(TABLE, "own", "as given", read, ["data.jsonl"], **fields)
+    return Corpus(PROMPTS, "own", "as given", read, ["data.jsonl"], **fields)
 
 
 def write(splits, output, *, fields=None, strict=False, overwrite=False, **options):

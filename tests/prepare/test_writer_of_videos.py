@@ -6,11 +6,12 @@ import pytest
 import toy_subwords
 from written_folder import binarised, keys, records, tokens
 
+from fairseq_mm.data.record_split import VIDEOS
 from fairseq_mm.data.subwords import Subwords
 from fairseq_mm.data.transcript_text import is_not_available
 from fairseq_mm.errors import UserError
 from fairseq_mm.prepare.corpus import Corpus, Example
-from fairseq_mm.prepare.videos import TABLE, VideoWriter
+from fairseq_mm.prepare.videos import VideoWriter
 from fairseq_mm.prepare.writer import Vocabulary
 
 TEXTS = {
@@ -38,7 +39,7 @@ def corpus():
         ]
         for split, rows in TEXTS.items()
     }
-    return Corpus(TABLE, "own", "as given", videos, ["data.jsonl"])
+    return Corpus(VIDEOS, "own", "as given", videos, ["data.jsonl"])
 
 
 @pytest.fixture

@@ -4,10 +4,11 @@ import pytest
 from written_folder import binarised, keys, names_in, records, tokens
 
 from fairseq_mm.data.caption_text import CaptionTokenizer
+from fairseq_mm.data.record_split import VISUAL_STORIES
 from fairseq_mm.data.records import open_split
 from fairseq_mm.errors import UserError
 from fairseq_mm.prepare.corpus import Corpus, Example
-from fairseq_mm.prepare.visual_stories import TABLE, VisualStoryWriter
+from fairseq_mm.prepare.visual_stories import VisualStoryWriter
 from fairseq_mm.prepare.writer import Vocabulary
 
 
@@ -26,7 +27,7 @@ def example():
     ]
     valid = [story("5", "k l m n o", "a zebra", "a", "b", "a a", "b", album="C")]
     splits = {"train": train, "valid": valid}
-    return Corpus(TABLE, "own", "as given", splits, ["data.jsonl"])
+    return Corpus(VISUAL_STORIES, "own", "as given", splits, ["data.jsonl"])
 
 
 def write(corpus, output, *, skip_empty=False, overwrite=False, **options):
@@ -130,7 +131,7 @@ def test_a_threshold_that_the_separator_or_every_word_misses_is_refused(tmp_path
     train = [story("1", "p q r s t", *[f"{word} {word}"] * 5)]
     if word == "b":
         train = [story("1", "p q r s t", *"abcde")]
-    corpus = Corpus(TABLE, "own", "as given", {"train": train}, ["data.jsonl"])
+    corpus = Corpus(VISUAL_STORIES, "own", "as given", {"train": train}, ["data.jsonl"])
     threshold = {"b": 2, ".": 5}[word]  # four separators, ten full stops
     message = f"no word or not even <sent> occurs {threshold} times or more in the training stori"
     with pytest.raises(UserError, match=message):

@@ -20,8 +20,9 @@ import re
 from pathlib import Path
 
 from fairseq_mm.data.input_files import check_id, read_json, read_lines
+from fairseq_mm.data.record_split import CAPTIONS
 from fairseq_mm.errors import UserError
-from fairseq_mm.prepare.captions import TABLE, captioned_image
+from fairseq_mm.prepare.captions import captioned_image
 from fairseq_mm.prepare.corpus import Corpus, Example, Examples
 from fairseq_mm.prepare.split_lists import list_entries, read_field, read_karpathy, split_files
 
@@ -77,7 +78,7 @@ def read_coco(division: str, files: list[Path], lists: dict[str, Path]) -> Corpu
         return read_karpathy(files[0], name="coco", published=COCO_IMAGES["karpathy"])
     train, valid = map(read_annotations, files)
     read = [str(path) for path in (*files, *lists.values())]
-    corpus = Corpus(TABLE, "coco", division, {}, read, published=COCO_IMAGES[division])
+    corpus = Corpus(CAPTIONS, "coco", division, {}, read, published=COCO_IMAGES[division])
     if division == "official":
         corpus.splits = {"train": list(train.values()), "valid": list(valid.values())}
     else:

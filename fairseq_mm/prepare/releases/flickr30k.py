@@ -13,8 +13,8 @@ import re
 from pathlib import Path
 from typing import Optional
 
+from fairseq_mm.data.record_split import CAPTIONS
 from fairseq_mm.errors import UserError
-from fairseq_mm.prepare.captions import TABLE
 from fairseq_mm.prepare.corpus import Corpus, Example
 from fairseq_mm.prepare.releases.flickr8k import (
     read_captions_csv,
@@ -63,7 +63,7 @@ def read_listed(captions_file: Path, lists: dict[str, Path]) -> Corpus:
     read = read_results_csv if is_table else lambda path: (read_token_file(path), [])
     captions, repaired = read(captions_file)
     files = [str(path) for path in (captions_file, *lists.values())]
-    corpus = Corpus(TABLE, "flickr30k", "lists of images", {}, files)
+    corpus = Corpus(CAPTIONS, "flickr30k", "lists of images", {}, files)
     corpus.add_exception("line without its second bar", repaired)
     ids = {s: read_id_list(path, parse_id=_file_name) for s, path in lists.items()}
     select_splits(corpus, captions, ids)

@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import Callable, Optional
 
 from fairseq_mm.data.input_files import check_id, read_lines
+from fairseq_mm.data.record_split import CAPTIONS
 from fairseq_mm.errors import UserError
-from fairseq_mm.prepare.captions import TABLE, captioned_image
+from fairseq_mm.prepare.captions import captioned_image
 from fairseq_mm.prepare.corpus import Corpus, Example
 from fairseq_mm.prepare.split_lists import read_id_list, read_karpathy, select_splits
 
@@ -48,7 +49,9 @@ def read_flickr8k(folder: Path) -> Corpus:
     ``2258277193_586949ec62.jpg.1``, which is no image name. ``exceptions`` has these ids.
     """
     token_file = folder / "Flickr8k.token.txt"
-    corpus = Corpus(TABLE, "flickr8k", "official", {}, [str(token_file)], published=FLICKR8K_IMAGES)
+    corpus = Corpus(
+        CAPTIONS, "flickr8k", "official", {}, [str(token_file)], published=FLICKR8K_IMAGES
+    )
     captions = read_token_file(token_file)
     lists = {}
     for split, name in FLICKR8K_LISTS.items():
@@ -90,7 +93,7 @@ def read_captions_csv(path: Path, *, name: str) -> Corpus:
             continue
         example = images.setdefault(image, captioned_image(check_id(image, where), [], where))
         example.texts["captions"].append(",".join(parts).strip())
-    return Corpus(TABLE, name, "all images", {"train": list(images.values())}, [str(path)])
+    return Corpus(CAPTIONS, name, "all images", {"train": list(images.values())}, [str(path)])
 
 
 def read_numbered_captions(

@@ -31,9 +31,9 @@ from typing import TYPE_CHECKING
 from tqdm.auto import tqdm
 
 from fairseq_mm.data.input_files import SPLITS, check_id, read_lines
+from fairseq_mm.data.record_split import VIDEOS
 from fairseq_mm.errors import UserError
 from fairseq_mm.prepare.corpus import Corpus, Example
-from fairseq_mm.prepare.videos import TABLE
 
 if TYPE_CHECKING:
     from fairseq_mm.data.feature_importers import FeatureSource
@@ -125,7 +125,7 @@ def read_how2(folder: Path, sets: dict[str, list[str]]) -> Corpus:
             note += f", {HOW2_VIDEOS[split]:,} in its authors' released references"
         notes.append(note)
     corpus = Corpus(
-        TABLE,
+        VIDEOS,
         "how2",
         ", ".join(f"{split} {' + '.join(sets[split])}" for split in videos),
         dict(videos),

@@ -13,8 +13,9 @@ import re
 from pathlib import Path
 
 from fairseq_mm.data.input_files import check_id, read_lines
+from fairseq_mm.data.record_split import CAPTIONS
 from fairseq_mm.errors import UserError
-from fairseq_mm.prepare.captions import TABLE, captioned_image
+from fairseq_mm.prepare.captions import captioned_image
 from fairseq_mm.prepare.corpus import Corpus, Example
 from fairseq_mm.prepare.split_lists import read_id_list, select_splits, split_files
 
@@ -72,7 +73,7 @@ def read_iapr_tc12(annotations: Path, lists: dict[str, Path]) -> Corpus:
         if sentences:
             items[key] = captioned_image(key, sentences, str(path))
     files = [str(annotations), *map(str, lists.values())]
-    corpus = Corpus(TABLE, "iapr_tc12", "guillaumin", {}, files, published=IAPR_TC12_IMAGES)
+    corpus = Corpus(CAPTIONS, "iapr_tc12", "guillaumin", {}, files, published=IAPR_TC12_IMAGES)
     ids = {split: read_id_list(path, parse_id=_image_name) for split, path in lists.items()}
     select_splits(corpus, items, ids)
     return corpus

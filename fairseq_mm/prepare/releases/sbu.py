@@ -11,12 +11,13 @@ from itertools import zip_longest
 from pathlib import Path
 
 from fairseq_mm.data.input_files import check_id, read_lines
+from fairseq_mm.data.record_split import CAPTIONS
 from fairseq_mm.errors import UserError
-from fairseq_mm.prepare.captions import TABLE, captioned_image
+from fairseq_mm.prepare.captions import captioned_image
 from fairseq_mm.prepare.corpus import Corpus, Example, Examples
 
 SBU_IMAGES = {"train": 1_000_000}
-URLS, CAPTIONS = (f"SBU_captioned_photo_dataset_{what}.txt" for what in ("urls", "captions"))
+URLS, LINES = (f"SBU_captioned_photo_dataset_{what}.txt" for what in ("urls", "captions"))
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -31,7 +32,7 @@ def read(args: argparse.Namespace) -> Corpus:
 
 def read_sbu(folder: Path) -> Corpus:
     """Read SBU's release from a folder; an image that occurs in several lines gets all captions."""
-    urls, captions = folder / URLS, folder / CAPTIONS
+    urls, captions = folder / URLS, folder / LINES
     images: dict[str, Example] = {}
     repeated: list[str] = []
     # zip would hide that one of the two files was cut short
@@ -50,6 +51,6 @@ def read_sbu(folder: Path) -> Corpus:
             images[key] = captioned_image(key, [caption[1].strip()], f"{captions}:{number}")
     splits: dict[str, Examples] = {"train": list(images.values())}
     files = [str(urls), str(captions)]
-    corpus = Corpus(TABLE, "sbu", "whole", splits, files, published=SBU_IMAGES)
+    corpus = Corpus(CAPTIONS, "sbu", "whole", splits, files, published=SBU_IMAGES)
     corpus.add_exception("image of several lines", list(dict.fromkeys(repeated)))
     return corpus

@@ -29,9 +29,9 @@ from pathlib import Path
 from typing import Any
 
 from fairseq_mm.data.input_files import check_id, read_json
+from fairseq_mm.data.record_split import CAPTIONS, VISUAL_STORIES
 from fairseq_mm.data.story_text import NUM_IMAGES
 from fairseq_mm.errors import UserError
-from fairseq_mm.prepare import captions, visual_stories
 from fairseq_mm.prepare.captions import captioned_image
 from fairseq_mm.prepare.corpus import Corpus, Example
 from fairseq_mm.prepare.split_lists import list_entries, read_field
@@ -77,7 +77,7 @@ def read_vist_stories(folder: Path, *, tier: str = STORIES) -> Corpus:
     published = VIST_STORIES if tier == STORIES else {}
     options: dict[str, object] = {"tier": tier}
     corpus = Corpus(
-        visual_stories.TABLE, "vist", "official", {}, [], options=options, published=published
+        VISUAL_STORIES, "vist", "official", {}, [], options=options, published=published
     )
     for split, path in _files(folder, tier).items():
         corpus.files.append(str(path))
@@ -117,7 +117,7 @@ def read_vist_stories(folder: Path, *, tier: str = STORIES) -> Corpus:
 
 def read_vist_descriptions(folder: Path) -> Corpus:
     """Read VIST's images with their descriptions in isolation as captions."""
-    corpus = Corpus(captions.TABLE, f"vist, {IN_ISOLATION}", "official", {}, [])
+    corpus = Corpus(CAPTIONS, f"vist, {IN_ISOLATION}", "official", {}, [])
     for split, path in _files(folder, IN_ISOLATION).items():
         corpus.files.append(str(path))
         images: dict[str, Example] = {}

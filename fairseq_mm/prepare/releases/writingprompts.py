@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from fairseq_mm.data.input_files import SPLITS, read_lines
+from fairseq_mm.data.record_split import PROMPTS
 from fairseq_mm.errors import UserError
 from fairseq_mm.prepare.corpus import Corpus, Example, Examples, Streamed
-from fairseq_mm.prepare.prompts import TABLE
 
 WRITING_PROMPTS_PAIRS = {"train": 272_600, "valid": 15_620, "test": 15_138}
 # sizes of the published models' dictionaries, fairseq's four control symbols included
@@ -60,7 +60,7 @@ def read_writingprompts(folder: Path) -> Corpus:
         )
 
     published = WRITING_PROMPTS_PAIRS
-    corpus = Corpus(TABLE, "writingprompts", "official", splits, files, published=published)
+    corpus = Corpus(PROMPTS, "writingprompts", "official", splits, files, published=published)
     # a part of the training pairs has a smaller vocabulary, which is no mistake
     if len(splits.get("train", ())) == WRITING_PROMPTS_PAIRS["train"]:
         corpus.vocabulary_deviations = vocabulary_deviations
