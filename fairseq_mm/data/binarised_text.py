@@ -20,13 +20,10 @@ def load_dictionary(path: str) -> Dictionary:
     """Load and check a dictionary."""
     try:
         dictionary = Dictionary.load(path)
-    except FileNotFoundError:
-        folder = os.path.dirname(path)
-        raise UserError(f"{path}: no such file; is {folder} a folder made by `prepare`?") from None
+        if len(dictionary) == dictionary.nspecial:
+            raise ValueError("it has no word")
     except Exception as error:  # fairseq raises Exception itself
         raise UserError(f"{path}: cannot be read as a dictionary: {error}") from None
-    if len(dictionary) == dictionary.nspecial:
-        raise UserError(f"{path}: must have a word and its count in each line, but is empty.")
     return dictionary
 
 
@@ -45,14 +42,10 @@ def load_binarised_text(base: str, *, num_types: int, end: int) -> Any:
     ``base`` is its path without ``.bin`` and ``.idx``, ``num_types`` the size of the dictionary,
     special symbols included, and ``end`` the index of the symbol that ends each line.
     """
-    for suffix in (".idx", ".bin"):
-        if not os.path.isfile(base + suffix):
-            raise UserError(
-                f"{base}{suffix}: no such file; binarise the split with fairseq-preprocess."
-            )
-    remedy = "binarise the split anew with fairseq-preprocess."
     try:
         text = data_utils.load_indexed_dataset(base)
+        if text is None:
+            raise FileNotFoundError("no such file")
         if not isinstance(text, MMapIndexedDataset) or not len(text):
             return text
         index, number_type = text._index, np.dtype(text._index.dtype)
@@ -67,27 +60,17 @@ def load_binarised_text(base: str, *, num_types: int, end: int) -> Any:
         words = np.memmap(f"{base}.bin", mode="r", dtype=number_type)
         least, greatest = int(words.min()), int(words.max())
         open_ended = np.flatnonzero(words[ends - 1] != end)
+        if least < 0 or greatest >= num_types or len(open_ended):
+            raise ValueError(
+                f"it has the numbers {least} to {greatest}, and {len(open_ended)} lines without "
+                f"</s>, but the dictionary has {num_types} types"
+            )
+        empty = np.flatnonzero(sizes == 1)  # </s> is the only token
+        if len(empty):
+            raise ValueError(f"line {empty[0] + 1} has no word ({len(empty)} empty in all)")
     except Exception as error:  # fairseq asserts, and raises nearly anything on other files
         raise UserError(
-            f"{base}.bin and .idx cannot be read ({type(error).__name__}: {error}); {remedy}"
+            f"{base}.bin and .idx cannot be read ({type(error).__name__}: {error}); binarise the "
+            "split anew with fairseq-preprocess."
         ) from None
-    if least < 0 or greatest >= num_types or len(open_ended):
-        raise UserError(
-            f"{base}.bin: must have lines of word numbers below {num_types}, each ended by </s>, "
-            f"but has the numbers {least} to {greatest}, and {len(open_ended)} lines without end: "
-            f"it is of another dictionary or another .idx; {remedy}"
-        )
     return text
-
-
-def check_no_empty_line(path: str, sizes: np.ndarray) -> None:
-    """Check that each line has a word.
-
-    ``sizes`` has the number of tokens of each line, ``</s>`` included; ``path`` is for messages.
-    """
-    empty = np.flatnonzero(sizes <= 1)  # </s> is the only token
-    if len(empty):
-        raise UserError(
-            f"{path}: line {empty[0] + 1} is empty ({len(empty)} empty in all): each line must "
-            "have at least one word."
-        )

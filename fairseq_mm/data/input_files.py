@@ -19,69 +19,53 @@ _BOM = b"\xef\xbb\xbf"
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 
 
-def check_id(key: str, where: str, *, what: str = "an image") -> str:
-    """Return ``key`` if files such as ``<split>.visual_ids`` can hold it as an id.
+def unreadable(where: Any, error: Exception) -> UserError:
+    """Return the message about a file that cannot be read, or whose text is not UTF-8 or not JSON;
+    ``where`` is its path or ``path:line``."""
+    reason = f"not JSON ({error})"
+    if isinstance(error, OSError):
+        reason = f"cannot be read ({error.strerror})"
+    elif isinstance(error, UnicodeDecodeError):
+        reason = f"must be UTF-8 text, but is not ({error.reason})"
+    elif isinstance(error, RecursionError):
+        reason = "not JSON (brackets in brackets too deep)"
+    return UserError(f"{where}: {reason}." if where else f"{reason}.")
+
+
+def check_id(key: Any, where: str, *, what: str = "an image") -> str:
+    """Return ``key`` if it is text that lists of ids, one on a line, can hold.
 
     ``where`` (``path:line``) and ``what`` (noun for the item, such as "an image") are for messages.
     """
     # h5py cannot store a zero byte in a string; splitlines also knows \x0b, \x85 and U+2028
-    if key != key.strip() or key.splitlines() != [key] or "\t" in key or "\0" in key:
+    is_text = isinstance(key, str) and "\t" not in key and "\0" not in key
+    if not is_text or key != key.strip() or key.splitlines() != [key]:
         raise UserError(
             f"{where}: {what}'s id must be text without tabs, line breaks or space around it, "
-            f"but is {key!r} instead."
+            f"but is {key!r:.80} instead."
         )
     return key
 
 
 def read_id(entry: dict[str, Any], where: str, *, what: str) -> Optional[str]:
-    """Return the checked ``id`` of ``entry``, a JSON object; None if it has no id.
-
-    ``where`` (``path:line``) and ``what`` (noun for the item, such as "a video") are for messages.
-    """
-    key = entry.get("id")
-    if key is None:
-        return None
-    if not isinstance(key, str):
-        raise UserError(f"{where}: `id` must be text, but is {json.dumps(key)[:80]} instead.")
-    return check_id(key, where, what=what)
+    """Return the ``id`` of a JSON object, see :func:`check_id`; None if it has no id."""
+    return None if entry.get("id") is None else check_id(entry["id"], where, what=what)
 
 
-def read_lines(
-    path: Any, *, encoding: str = "utf-8", what: Optional[str] = None
-) -> Iterator[tuple[int, str]]:
-    """Yield line numbers from 1 and lines without line breaks; drop a byte order mark.
-
-    ``what`` is a clause for the message about a missing file, such as "it names the image of each
-    line".
-    """
+def read_lines(path: Any, *, encoding: str = "utf-8") -> Iterator[tuple[int, str]]:
+    """Yield line numbers from 1 and lines without line breaks; drop a byte order mark."""
+    number = None
     try:
         # not in text mode, which decodes ahead in blocks: an error would not belong to a line
         with open(path, "rb") as file:
             for number, line in enumerate(file, 1):
                 if number == 1 and line.startswith(_BOM):
                     line = line[len(_BOM) :]
-                try:
-                    yield number, line.decode(encoding).rstrip("\r\n")
-                except UnicodeDecodeError as error:
-                    raise UserError(
-                        f"{path}:{number}: must be {encoding.upper()} text, but is not "
-                        f"({error.reason})."
-                    ) from None
+                yield number, line.decode(encoding).rstrip("\r\n")
     except OSError as error:
-        reason = f"({error.strerror}){f'; {what}' if what else ''}"
-        raise UserError(f"{path}: cannot be read {reason}.") from None
-
-
-def check_line_counts(named_counts: dict[str, int]) -> None:
-    """Check that all files have equally many lines; ``named_counts`` maps the name of each file to
-    its number of lines. If two counts differ, raise UserError that names these files and counts."""
-    (first, expected), *others = named_counts.items()
-    for name, count in others:
-        if count != expected:
-            raise UserError(
-                f"{first} has {expected} lines, but {name} has {count}: they must agree line by "
-                "line."
-            )
+        raise unreadable(path, error) from None
+    except UnicodeDecodeError as error:
+        raise unreadable(f"{path}:{number}", error) from None
 
 
 def read_bytes(path: Any) -> bytes:
@@ -90,7 +74,7 @@ def read_bytes(path: Any) -> bytes:
         with open(path, "rb") as file:
             return file.read()
     except OSError as error:
-        raise UserError(f"{path}: cannot be read ({error.strerror}).") from None
+        raise unreadable(path, error) from None
 
 
 def compute_sha256(path: Any) -> str:
@@ -98,7 +82,7 @@ def compute_sha256(path: Any) -> str:
     try:
         return file_digest(path)
     except OSError as error:
-        raise UserError(f"{path}: {error.strerror}.") from None
+        raise unreadable(path, error) from None
 
 
 def file_digest(path: Any) -> str:
@@ -154,17 +138,15 @@ def read_json(path: Any) -> Any:
 
 
 def decoded(content: bytes, where: str) -> str:
-    """Decode ``content`` as UTF-8, without its byte order mark; ``where`` is for messages. Raise
-    UserError if the content is not UTF-8."""
+    """Decode ``content`` as UTF-8, without its byte order mark; ``where`` is for messages."""
     try:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise UserError(f"{where}: must be UTF-8 text, but is not ({error.reason}).") from None
+        raise unreadable(where, error) from None
 
 
 def read_objects(path: Any) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield ``path:line`` and the JSON object of each line of a JSONL file; skip blank lines. Raise
-    UserError if the file cannot be read, or a line is no JSON object."""
+    """Yield ``path:line`` and the JSON object of each line of a JSONL file; skip blank lines."""
     for number, line in read_lines(path):
         if line.strip():
             where = f"{path}:{number}"
@@ -173,20 +155,17 @@ def read_objects(path: Any) -> Iterator[tuple[str, dict[str, Any]]]:
 
 def parse_json(text: str, where: str = "") -> Any:
     """Parse JSON text; ``where`` is for messages."""
-    where = where and f"{where}: "
     try:
         value = json.loads(text)
-    except RecursionError:
-        raise UserError(f"{where}not JSON (brackets in brackets too deep).") from None
-    except ValueError as error:
-        raise UserError(f"{where}not JSON ({error}).") from None
-    # json.loads accepts a lone surrogate, which would end a command when it is printed or written
-    if _SURROGATE.search(text):
-        try:
+        # json.loads accepts a lone surrogate, which would end a command when it is printed
+        if _SURROGATE.search(text):
             # a pair of escaped surrogates is a character; only a lone one cannot be encoded
             json.dumps(value, ensure_ascii=False).encode()
-        except UnicodeEncodeError:
-            raise UserError(f"{where}text holds half a character (a lone surrogate).") from None
+    except UnicodeEncodeError:
+        error = ValueError("text holds half a character, a lone surrogate")
+        raise unreadable(where, error) from None
+    except (RecursionError, ValueError) as error:
+        raise unreadable(where, error) from None
     return value
 
 

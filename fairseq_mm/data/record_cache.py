@@ -14,14 +14,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Optional
 
-import numpy as np
 import torch
 from fairseq.data import Dictionary, data_utils, indexed_dataset
 
-from fairseq_mm.data.binarised_text import check_no_empty_line, load_binarised_text, load_dictionary
+from fairseq_mm.data.binarised_text import load_binarised_text, load_dictionary
 from fairseq_mm.data.folder_lock import FolderInUseError, only_writer
-from fairseq_mm.data.import_folder import ImportedSplit
-from fairseq_mm.data.input_files import check_line_counts
 from fairseq_mm.data.output_file import partial_path
 from fairseq_mm.data.record_split import (
     LANGUAGE_MODELS,
@@ -32,6 +29,7 @@ from fairseq_mm.data.record_split import (
     read_report,
     record_digests,
 )
+from fairseq_mm.data.records import ImportedSplit
 from fairseq_mm.errors import UserError
 
 logger = logging.getLogger(__name__)
@@ -113,13 +111,14 @@ def _is_current(split: Split) -> bool:
 def _load_imported(
     split: ImportedSplit, bases: Sequence[str], dictionaries: Sequence[Dictionary]
 ) -> list[Any]:
-    """Load and check the text of a folder without records."""
+    """Load the text of a folder without records, whose files must agree line by line."""
     texts = []
     counts = {} if split.keys is None else {f"{split.name}.visual_ids": len(split.keys)}
     for base, dictionary in zip(bases, dictionaries):
         text = load_binarised_text(base, num_types=len(dictionary), end=dictionary.eos())
-        check_no_empty_line(f"{base}.idx", np.asarray(text.sizes))
         texts.append(text)
         counts[f"{base}.idx"] = len(text)
-    check_line_counts(counts)
+    if len(set(counts.values())) > 1:
+        shown = ", ".join(f"{name} has {count} lines" for name, count in counts.items())
+        raise UserError(f"{split.folder}: {shown}: they must agree line by line.")
     return texts

@@ -12,10 +12,9 @@ from typing import Callable, Optional
 
 from tqdm.auto import tqdm
 
-from fairseq_mm.data.import_folder import ImportedSplit
 from fairseq_mm.data.output_file import output_file
 from fairseq_mm.data.record_split import record_digests
-from fairseq_mm.data.records import CAPTIONS, open_split, split_names
+from fairseq_mm.data.records import CAPTIONS, ImportedSplit, open_split, split_names
 from fairseq_mm.errors import UserError, import_extra
 from fairseq_mm.prepare.data_folder import locked_output
 from fairseq_mm.prepare.rule_tagger import RuleTagger

@@ -13,7 +13,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from fairseq_mm import __version__
-from fairseq_mm.data.import_folder import ImportedSplit
 from fairseq_mm.data.record_split import (
     CAPTIONS,
     Record,
@@ -21,7 +20,7 @@ from fairseq_mm.data.record_split import (
     read_report,
     record_digests,
 )
-from fairseq_mm.data.records import open_split, split_names
+from fairseq_mm.data.records import ImportedSplit, open_split, split_names
 from fairseq_mm.errors import UserError
 from fairseq_mm.prepare.data_folder import REPORT, finish_move, former_files, partial_folder
 from fairseq_mm.prepare.writer import json_line

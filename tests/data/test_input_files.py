@@ -26,8 +26,8 @@ def test_json_is_what_the_standard_library_reads(text):
     [
         ("9" * 6000, r"not JSON \(Exceeds the limit"),
         ("[" * 100_000, r"not JSON \(brackets in brackets too deep\)"),
-        ('"\\ud800"', "text holds half a character"),
-        ('{"\\udfff": 1}', "text holds half a character"),
+        ('"\\ud800"', ".*text holds half a character"),
+        ('{"\\udfff": 1}', ".*text holds half a character"),
         ("{", r"not JSON \(Expecting property name"),
     ],
 )

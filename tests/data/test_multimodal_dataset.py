@@ -5,9 +5,7 @@ import pytest
 import torch
 from toy_data import make_dictionary, write_store
 
-from fairseq_mm.data.binarised_text import check_no_empty_line
 from fairseq_mm.data.feature_store import open_features
-from fairseq_mm.data.input_files import check_line_counts
 from fairseq_mm.data.multimodal_dataset import (
     MultimodalDataset,
     encode_words,
@@ -158,17 +156,6 @@ def test_missing_images_are_rows_of_zeros_where_they_stand(features):
     assert dataset.num_tokens_vec(np.arange(3)).tolist() == [2 + 4, 3 + 2, 4 + 4]
     with pytest.raises(UserError, match=r"'zebra'.* \(1 of 2 images"):
         dataset_of(features, ["gone\tzebra"], missing={"gone"})
-
-
-def test_different_line_counts_name_both_files():
-    with pytest.raises(UserError, match=r"^x\.idx has 3 lines, but x\.visual_ids has 4: they must"):
-        check_line_counts({"x.idx": 3, "x.visual_ids": 4})
-    check_line_counts({"x.idx": 3, "x.visual_ids": 3})
-
-
-def test_empty_line_is_named():
-    with pytest.raises(UserError, match=r"^x\.idx: line 2 is empty \(2 empty in all\)"):
-        check_no_empty_line("x.idx", np.array([3, 1, 4, 1]))
 
 
 def test_word_that_is_not_in_the_dictionary_is_named():

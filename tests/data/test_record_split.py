@@ -11,8 +11,7 @@ from toy_data import (
 )
 from toy_story_models import make_story_folder
 
-from fairseq_mm.data.import_folder import ImportedSplit
-from fairseq_mm.data.records import open_split, split_names
+from fairseq_mm.data.records import ImportedSplit, open_split, split_names
 from fairseq_mm.errors import UserError
 
 IMAGES = ["a", "b", "c", "d", "e"]
