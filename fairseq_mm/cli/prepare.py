@@ -15,8 +15,7 @@ from pathlib import Path, PurePosixPath
 from types import ModuleType
 from typing import Any, NamedTuple, Optional
 
-from fairseq_mm.cli.arguments import flag
-from fairseq_mm.cli.prepare_options import BOUNDS, FOLDER, KINDS, OWN, Kind, add_options
+from fairseq_mm.cli.prepare_options import FOLDER, KINDS, OWN, Kind, add_options
 from fairseq_mm.cli.records import list_first
 from fairseq_mm.errors import UserError
 from fairseq_mm.prepare import join, upgrade
@@ -158,11 +157,6 @@ def run(args: argparse.Namespace) -> None:
         files = ", ".join(upgrade.upgrade_folder(args.folder))
         print(f"{args.folder}: {f'wrote {files}' if files else 'nothing is to do'}")
         return
-    for name, (least, most) in BOUNDS.items():
-        value = getattr(args, name, None)
-        if value is not None and not least <= value <= (most or value):
-            bounds = f"at least {least}" if most is None else f"between {least} and {most}"
-            raise UserError(f"{flag(name)} must be {bounds}, but is {value} instead.")
     corpus = args.read(args)
     # before images are checked, so that missing images do not change the splits
     for split in ("valid", "test"):

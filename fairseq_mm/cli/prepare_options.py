@@ -7,10 +7,10 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Callable, NamedTuple, Optional
 
-from fairseq_mm.cli.arguments import FLAG, NUMBER, REPEATED
+from fairseq_mm.cli.arguments import FLAG, NUMBER, REPEATED, positive
 from fairseq_mm.data import record_split, transcript_text
 from fairseq_mm.data.caption_text import CaptionTokenizer
-from fairseq_mm.data.story_text import tokenize_story_text
+from fairseq_mm.data.story_text import STORY_TOKENIZERS
 from fairseq_mm.data.subwords import Subwords
 from fairseq_mm.errors import UserError
 from fairseq_mm.prepare import captions, prompts, videos, visual_stories
@@ -22,6 +22,21 @@ from fairseq_mm.prepare.videos import VideoWriter
 from fairseq_mm.prepare.visual_stories import VisualStoryWriter
 from fairseq_mm.prepare.writer import FolderWriter, Vocabulary
 
+
+def number(least: int, most: Optional[int] = None) -> Callable[[str], int]:
+    """Return a parser of an integer between two bounds, for ``type`` of argparse options."""
+
+    def parse(text: str) -> int:
+        if not text.isdecimal() or not least <= int(text) <= (most or int(text)):
+            bounds = f"of {least} or more" if most is None else f"between {least} and {most}"
+            raise argparse.ArgumentTypeError(f"must be a number {bounds}, but is {text!r}")
+        return int(text)
+
+    return parse
+
+
+NATURAL: dict[str, Any] = {"type": number(0), "metavar": "N"}
+POSITIVE: dict[str, Any] = {"type": positive, "metavar": "N"}
 _FILE: dict[str, Any] = {"type": Path, "metavar": "FILE"}
 _JSONL: dict[str, Any] = {**_FILE, **REPEATED, "metavar": "FILE.jsonl"}
 _RARE = "Words that occur fewer than N times in the training {} become <unk> (default: "
@@ -33,9 +48,9 @@ OPTIONS: dict[str, tuple[str, dict[str, Any]]] = {
     "--valid-size": (
         "Number of training {groups} to draw as the valid split, with all that belongs to each "
         "(default: 0).",
-        {**NUMBER, "default": 0},
+        {**NATURAL, "default": 0},
     ),
-    "--test-size": ("The same for the test split (default: 0).", {**NUMBER, "default": 0}),
+    "--test-size": ("The same for the test split (default: 0).", {**NATURAL, "default": 0}),
     "--seed": ("Seed of drawn splits (default: 1).", {**NUMBER, "default": 1}),
     "--without-images": (
         "The data is text alone: lines need no image, and files that end with .txt have a sentence "
@@ -67,12 +82,12 @@ OPTIONS: dict[str, tuple[str, dict[str, Any]]] = {
     "--strict": ("Refuse splits and dictionaries of other sizes than the published ones.", FLAG),
     "--keep-case": ("Do not lower-case the text.", FLAG),
     "--keep-punctuation": ("Keep tokens without a letter or a digit.", FLAG),
-    "--threshold": (_RARE.format("split") + "{threshold}).", NUMBER),
-    "--source-threshold": (_RARE.format("prompts") + "{threshold}).", NUMBER),
-    "--target-threshold": (_RARE.format("stories") + "{threshold}).", NUMBER),
+    "--threshold": (_RARE.format("split") + "{threshold}).", POSITIVE),
+    "--source-threshold": (_RARE.format("prompts") + "{threshold}).", POSITIVE),
+    "--target-threshold": (_RARE.format("stories") + "{threshold}).", POSITIVE),
     "--max-words": (
         "Size of the dictionary: only the N most frequent words (default: all).",
-        NUMBER,
+        POSITIVE,
     ),
     "--dictionary": (_DICTIONARY.format(""), _FILE),
     "--source-dictionary": (_DICTIONARY.format(" for prompts"), _FILE),
@@ -80,7 +95,7 @@ OPTIONS: dict[str, tuple[str, dict[str, Any]]] = {
     "--story-words": (
         "Maximum number of words per story; longer stories are truncated, 0 leaves them whole "
         "(default: 1000).",
-        {**NUMBER, "default": 1000},  # the limit of Fan et al. 2018
+        {**NATURAL, "default": 1000},  # the limit of Fan et al. 2018
     ),
     "--pretrained": (
         "Folder of a pretrained model, whose dictionary and subwords are taken.",
@@ -90,24 +105,14 @@ OPTIONS: dict[str, tuple[str, dict[str, Any]]] = {
         "Maximum number of indexed OOV tokens per video, for pointer_generator: words outside the "
         "dictionary are written as <unk-0>, <unk-1>, ..., so that the model can copy them "
         "(default: 0).",
-        {**NUMBER, "default": 0},
+        # transcripts have tens of unknown words; each indexed token is a row of the model's
+        # embeddings, so that a number that was mistyped would fill the memory of a training
+        {"type": number(0, 100_000), "metavar": "N", "default": 0},
     ),
     "--workers": (
         "Number of processes of fairseq-preprocess (default: one a core, at most 8).",
-        {**NUMBER, "default": min(8, os.cpu_count() or 1)},
+        {**POSITIVE, "default": min(8, os.cpu_count() or 1)},
     ),
-}
-# name of an option -> its smallest and its largest value
-BOUNDS = {
-    "threshold": (1, None),
-    "source_threshold": (1, None),
-    "target_threshold": (1, None),
-    "max_words": (1, None),
-    "workers": (1, None),
-    "story_words": (0, None),
-    # transcripts have tens of unknown words; each indexed token is a row of the model's embeddings,
-    # so that a number that was mistyped would fill the memory of a training
-    "indexed_oov": (0, 100_000),
 }
 OWN = ("--valid", "--test", "--valid-size", "--test-size", "--seed")
 FOLDER = ("--output", "--overwrite")
@@ -230,7 +235,7 @@ def _prompt_writer(args: argparse.Namespace) -> PromptWriter:
         )
     }
     return PromptWriter(
-        tokenize_story_text if args.tokenizer == "story" else str.split,
+        STORY_TOKENIZERS[args.tokenizer],
         vocabularies,
         story_words=args.story_words,
         **_common(args, tokenizer=args.tokenizer),

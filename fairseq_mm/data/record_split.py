@@ -36,11 +36,12 @@ from typing import Any, Callable, NamedTuple, Optional, Union
 
 import numpy as np
 
+from fairseq_mm.data.caption_text import TOKENIZERS as CAPTION_TOKENIZERS
 from fairseq_mm.data.caption_text import CaptionTokenizer
 from fairseq_mm.data.indexed_oov import index_with, restore_oov_words
-from fairseq_mm.data.input_files import file_digest, read_json, read_objects
+from fairseq_mm.data.input_files import SPLITS, file_digest, read_json, read_objects
 from fairseq_mm.data.output_file import write_file
-from fairseq_mm.data.story_text import NUM_IMAGES, join_sentences, tokenize_story_text
+from fairseq_mm.data.story_text import NUM_IMAGES, STORY_TOKENIZERS, join_sentences
 from fairseq_mm.data.subwords import SUBWORD_FILES, Subwords
 from fairseq_mm.data.transcript_text import TOKENIZERS
 from fairseq_mm.errors import UserError
@@ -118,7 +119,7 @@ CAPTIONS, VISUAL_STORIES, PROMPTS, VIDEOS = KINDS
 
 _TEXT = {"id", "album", "prompt", "story", "transcript", "summary", "tokens"}
 # of users' own lines, from which prepare makes records
-_TEXT |= {"image", "video", "split", "transcript_file"}
+_TEXT |= {"image", "video", "transcript_file"}
 LISTS = {"captions", "tags", "images", "sentences", "missing", "unknowns", "references"}
 LISTS |= {"album_references"}
 
@@ -367,27 +368,23 @@ def read_options(folder: Folder) -> dict[str, Any]:
 
 def load_tokenizer(folder: Folder, kind: Kind) -> Callable[[str], list[str]]:
     """Return the function with which ``prepare`` tokenized the texts of a data folder."""
-    options, path = read_options(folder), os.path.join(folder, "prepare.json")
+    options = read_options(folder)
     name = options.get("tokenizer")
-    # ptb are the rules of scoring, which this folder of the package cannot import
-    if name in (None, "ptb"):
+    tables: dict[Kind, Any] = {PROMPTS: STORY_TOKENIZERS, VIDEOS: TOKENIZERS}
+    known = tuple(tables.get(kind, CAPTION_TOKENIZERS))
+    # without ptb, the rules of scoring, which this folder of the package cannot import
+    if name not in known:
         raise UserError(
-            f"{path}: `tokenizer` is {name}: each record must have the field `tokens`, what "
-            "prepare binarised."
+            f"{os.path.join(folder, 'prepare.json')}: `tokenizer` must be {' or '.join(known)}, "
+            f"but is {name}; or each record must have the field `tokens`, what prepare binarised."
         )
-    if kind is VIDEOS:
-        subwords, normalise = Subwords.load(folder), TOKENIZERS.get(str(name), str)
-        return lambda text: subwords.encode(normalise(text))
     if kind is PROMPTS:
-        return tokenize_story_text if name == "story" else str.split
-    try:
-        return CaptionTokenizer(
-            name,
-            keep_case=options.get("keep_case", False),
-            keep_punctuation=options.get("keep_punctuation", False),
-        )
-    except ValueError as error:
-        raise UserError(f"{path}: {error}") from None
+        return STORY_TOKENIZERS[name]
+    if kind is VIDEOS:
+        subwords, normalise = Subwords.load(folder), TOKENIZERS[name]
+        return lambda text: subwords.encode(normalise(text))
+    options = {x: options.get(x, False) for x in ("keep_case", "keep_punctuation")}
+    return CaptionTokenizer(name, **options)
 
 
 def _count_lines(record: Record, kind: Kind) -> int:
@@ -402,26 +399,27 @@ def check_record(
     """Check the fields of a record, or of a user's own line: those in ``required`` (by default
     those of ``kind``), and the types and lengths of all that are known. ``where`` (``path:line``)
     is for messages."""
-    for name in kind.required if required is None else required:
-        if name not in record:
-            raise UserError(f"{where}: must have the field `{name}`, but has not.")
-    for name, value in record.items():
+    missing = [x for x in (kind.required if required is None else required) if x not in record]
+    problem = f"must have the field `{missing[0]}`, but has not" if missing else ""
+    for name, value in () if missing else record.items():
+        expected = ""
         if name in LISTS or (name == "tokens" and kind is not VISUAL_STORIES):
             length = _length_of(name, record, kind)
             is_list = type(value) is list and set(map(type, value)) <= {str}
             # an item without a reference cannot be scored
-            if is_list and length in (None, len(value)) and (value or "references" not in name):
-                continue
-            expected = "a list of texts" if length is None else f"a list of {length} texts"
-        elif name == "reference_only":
-            if type(value) is bool:
-                continue
+            is_list = is_list and bool(value or "references" not in name)
+            if not is_list or length not in (None, len(value)):
+                expected = "a list of texts" if length is None else f"a list of {length} texts"
+        elif name == "reference_only" and type(value) is not bool:
             expected = "true or false"
-        elif name not in _TEXT or type(value) is str:
-            continue
-        else:
+        elif name == "split" and value not in SPLITS:
+            expected = "train, valid or test"
+        elif name in _TEXT and type(value) is not str:
             expected = "text"
-        raise UserError(f"{where}: `{name}` must be {expected}, but is {str(value)[:80]!r}.")
+        if expected:
+            problem = f"`{name}` must be {expected}, but is {str(value)[:80]!r}"
+    if problem:
+        raise UserError(f"{where}: {problem}.")
 
 
 def _length_of(name: str, record: Record, kind: Kind) -> Optional[int]:

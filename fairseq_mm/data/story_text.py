@@ -16,7 +16,7 @@ step of beam search. The last sentence ends with fairseq's ``</s>``.
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from fairseq_mm.errors import UserError
 
@@ -100,6 +100,13 @@ def tokenize_story_text(text: str) -> list[str]:
         else:
             words.append(word)
     return words
+
+
+# tokenizers of prompts and stories
+STORY_TOKENIZERS: dict[str, Callable[[str], list[str]]] = {
+    "story": tokenize_story_text,
+    "whitespace": str.split,
+}
 
 
 def _split_word(word: str, text: str, end: int) -> list[str]:

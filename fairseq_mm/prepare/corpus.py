@@ -143,17 +143,14 @@ class Corpus:
         """
         if size == 0:
             return
-        if self.splits.get(split):
-            raise UserError(
-                f"--{split}-size {size}: the data has {len(self.splits[split])} {split} "
-                f"{self.kind.nouns} already."
-            )
         train = self.splits.get("train", [])
         sizes = Counter(example.draw_key(seed) for example in train)
-        if not 0 < size < len(sizes):
+        if self.splits.get(split) or size >= len(sizes):
+            present = len(self.splits.get(split, ()))
             raise UserError(
-                f"--{split}-size must be between 1 and {max(0, len(sizes) - 1)} (of {len(sizes)} "
-                f"training {self.kind.groups} one must be left), but is {size} instead."
+                f"--{split}-size must be below {len(sizes)}, the number of training "
+                f"{self.kind.groups}, and the data must have no {split} split of its own, but it "
+                f"is {size}, and the data has {present:,} {split} {self.kind.nouns}."
             )
         # the first keys in order, so that a larger sample with the same seed contains a smaller one
         drawn = set(sorted(sizes)[:size])

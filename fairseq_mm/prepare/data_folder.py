@@ -13,9 +13,8 @@ from collections.abc import Iterable, Iterator, Set
 from contextlib import contextmanager
 from pathlib import Path
 
-from fairseq_mm.data.caption_text import RESERVED_TOKENS
 from fairseq_mm.data.folder_lock import only_writer
-from fairseq_mm.data.input_files import read_json, read_lines
+from fairseq_mm.data.input_files import read_json
 from fairseq_mm.errors import UserError
 
 logger = logging.getLogger(__name__)
@@ -64,24 +63,25 @@ def run_preprocess(arguments: list[str]) -> None:
 
 def _check_output(output: Path, files: Set[str], *, kind: str, overwrite: bool) -> None:
     """Check that a run may write prepared data to the folder ``output``."""
-    # fairseq-preprocess splits --validpref and --testpref at commas
-    if "," in os.path.abspath(output):
-        raise UserError(f"--output {output}: fairseq-preprocess cannot read paths with a comma.")
     existing = sorted(name for name in {*files, REPORT} if (output / name).exists())
-    if existing and not overwrite:
-        raise UserError(
-            f"--output {output}: has prepared data already ({existing[0]}); give --overwrite to "
-            "replace it, or another folder."
-        )
     try:
         other = read_json(output / REPORT)["kind"]
     except (UserError, KeyError, TypeError):
-        other = None
-    if other not in (None, kind):
-        raise UserError(
-            f"--output {output}: holds prepared {other}, and {kind} would stand among their files; "
-            "give another folder."
+        other = kind
+    problem = ""
+    if "," in os.path.abspath(output):  # at which it splits --validpref and --testpref
+        problem = "fairseq-preprocess cannot read paths with a comma"
+    elif other != kind:
+        problem = (
+            f"holds prepared {other}, and {kind} would stand among their files; give another folder"
         )
+    elif existing and not overwrite:
+        problem = (
+            f"has prepared data already ({existing[0]}); give --overwrite to replace it, or "
+            "another folder"
+        )
+    if problem:
+        raise UserError(f"--output {output}: {problem}.")
 
 
 @contextmanager
@@ -180,20 +180,3 @@ def _move_over(output: Path) -> None:
             (output / name).parent.mkdir(exist_ok=True)
             os.replace(partial / name, output / name)
     os.replace(partial / _MOVING, output / REPORT)
-
-
-def read_dictionary_words(path: Path) -> set[str]:
-    """Read the words of a ``dict.txt``."""
-    words: set[str] = set()
-    for number, line in read_lines(path):
-        word, _, count = line.rpartition(" ")
-        problem = ""
-        if not word or not count.isdecimal():
-            problem = f"must be `word count`, but is {line[:60]!r} instead"
-        elif word in words or word in (*RESERVED_TOKENS, "<unk>"):
-            what = "was given before" if word in words else "is a control symbol of fairseq"
-            problem = f"{word} {what}"
-        if problem:
-            raise UserError(f"{path}:{number}: {problem}.")
-        words.add(word)
-    return words

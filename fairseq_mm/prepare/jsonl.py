@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import Any, Optional
 
-from fairseq_mm.data.input_files import SPLITS, check_id, parse_object, read_id, read_lines
+from fairseq_mm.data.input_files import check_id, parse_object, read_id, read_lines
 from fairseq_mm.data.record_split import LISTS, PROMPTS, Kind, check_record
 from fairseq_mm.errors import UserError
 from fairseq_mm.prepare.corpus import Corpus, Example, Streamed, check_once
@@ -48,14 +48,10 @@ def read_jsonl(kind: Kind, paths: Paths, *, keys: str = "name") -> Corpus:
     else:
         for split, example in _Reader(kind, keys).examples(paths):
             splits.setdefault(split, []).append(example)
-    named = [str(path) for path in files]
-    if not splits:
-        raise UserError(f"{', '.join(named)}: no {kind.nouns}.")
     for file_split, split_files in paths.items():
-        if split_files and file_split is not None and file_split not in splits:
-            names = ", ".join(map(str, split_files))
-            raise UserError(f"{names}: no {kind.nouns} of the {file_split} split.")
-    return Corpus(kind, "own", "as given", splits, named)
+        if split_files and not (splits if file_split is None else file_split in splits):
+            raise UserError(f"{', '.join(map(str, split_files))}: no {kind.nouns}.")
+    return Corpus(kind, "own", "as given", splits, list(map(str, files)))
 
 
 def make_visual_key(path: str, keys: str) -> str:
@@ -153,10 +149,6 @@ def _parse(kind: Kind, line: str, where: str) -> dict[str, Any]:
     # a field with the value null counts as missing; the id is checked where it is read
     given = {name: x for name, x in entry.items() if x is not None and name != "id"}
     check_record(given, kind, where, required)
-    if given.get("split", "train") not in SPLITS:
-        raise UserError(
-            f"{where}: `split` must be train, valid or test, but is {given['split']!r:.80}."
-        )
     return entry
 
 

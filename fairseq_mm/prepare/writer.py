@@ -29,7 +29,6 @@ from fairseq_mm.prepare.data_folder import (
     REPORT,
     former_files,
     partial_folder,
-    read_dictionary_words,
     run_preprocess,
 )
 
@@ -68,27 +67,27 @@ class Vocabulary:
     prefix: str = ""
 
     def __post_init__(self) -> None:
-        for name in ("threshold", "max_words"):
-            if getattr(self, name) is not None and self.dictionary is not None:
-                flag = f"--{self.prefix}{name.replace('_', '-')}"
-                raise UserError(f"{self.dictionary} fixes the words; leave {flag} out with it.")
+        self.words: Optional[set[str]] = None
+        if self.dictionary is not None:
+            from fairseq_mm.data.binarised_text import load_dictionary
+
+            for name in ("threshold", "max_words"):
+                if getattr(self, name) is not None:
+                    flag = f"--{self.prefix}{name.replace('_', '-')}"
+                    raise UserError(f"{self.dictionary} fixes the words; leave {flag} out with it.")
+            dictionary = load_dictionary(str(self.dictionary))
+            self.words = set(dictionary.symbols[dictionary.nspecial :])
         # set only now: a default must not count as an option that conflicts with a dictionary
-        if self.threshold is None:
+        elif self.threshold is None:
             self.threshold = self.default
-        self.words = None if self.dictionary is None else read_dictionary_words(self.dictionary)
-        if self.words is not None and not self.words:
-            raise UserError(
-                f"{self.dictionary}: must have a word and its count in each line, but is empty."
-            )
 
     def options(self) -> dict[str, object]:
-        is_given = self.dictionary is not None
         prefix = self.prefix.replace("-", "_")
         limit = {} if self.max_words is None else {f"{prefix}max_words": self.max_words}
         return {
-            f"{prefix}threshold": None if is_given else self.threshold,
+            f"{prefix}threshold": self.threshold,
             **limit,
-            f"{prefix}dictionary": str(self.dictionary) if is_given else None,
+            f"{prefix}dictionary": self.dictionary and str(self.dictionary),
         }
 
     def arguments(self, side: str, dictionary: Optional[Path]) -> list[str]:
@@ -391,7 +390,7 @@ class FolderWriter:
         run_preprocess(self._preprocess_arguments(folder, counts))
         sizes: dict[str, int] = {}
         for name, vocabulary in self.vocabularies.items():
-            known = read_dictionary_words(folder / name)
+            known = _read_words(folder / name)
             sizes[name] = len(known)
             if vocabulary.dictionary is None and not self.required < known:
                 even = "".join(f" or not even {word}" for word in self.required)
@@ -411,7 +410,7 @@ class FolderWriter:
         self, folder: Path, counts: dict[str, dict[str, int]], notes: list[str]
     ) -> None:
         for side, (_, unknown) in self.sides.items():
-            words = read_dictionary_words(folder / self.dictionary_name(side))
+            words = _read_words(folder / self.dictionary_name(side))
             for split in counts:
                 text = folder / "text" / f"{split}.{side}"
                 with open(text, encoding="utf-8") as file:
@@ -431,6 +430,12 @@ class FolderWriter:
 def _refuse(deviations: list[str]) -> None:
     if deviations:
         raise UserError(f"--strict: {'; '.join(deviations)}.")
+
+
+def _read_words(path: Path) -> set[str]:
+    """Read the words of a ``dict.txt`` that fairseq-preprocess made."""
+    with open(path, encoding="utf-8", newline="\n") as file:
+        return {line.rpartition(" ")[0] for line in file}
 
 
 def json_line(entry: object) -> str:

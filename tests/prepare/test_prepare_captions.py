@@ -73,25 +73,3 @@ def test_the_tokenizer_can_be_chosen(prepare, tmp_path, tokenizer, options, text
 
 def test_a_folder_without_valid_split_says_what_follows(prepare):
     assert "no valid split: train with --disable-validation" in prepare()[2]
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (
-            ["--dictionary", "d.txt", "--threshold", "2"],
-            "d.txt fixes the words; leave --th",
-        ),
-        (["--threshold", "0"], "--threshold must be at least 1, but is 0 instead."),
-        (["--threshold", "99"], "no word occurs 99 times or more in the training captions"),
-        (["--tokenizer", "m_rnn", "--keep-case"], "--tokenizer m_rnn has its own rules"),
-        (["--tokenizer", "ptb", "--keep-punctuation"], "--tokenizer ptb has its own rules"),
-        (["--valid-size", "7"], "--valid-size must be between 1 and 6"),
-    ],
-)
-def test_a_mistake_is_one_line_and_status_2(prepare, tmp_path, options, message):
-    status, out, err = prepare(*options)
-    assert status == 2
-    assert out == ""
-    assert err.splitlines()[-1].startswith(f"fairseq-mm prepare: {message}")
-    assert not (tmp_path / "out").exists()

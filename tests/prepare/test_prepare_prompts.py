@@ -61,22 +61,3 @@ def test_text_that_is_split_already_is_left_alone(prepare, data, tmp_path):
     assert prepare(*options)[0] == 0
     assert binarised(tmp_path / "out", "train", "wp_source") == ["[WP] x."]
     assert binarised(tmp_path / "out", "train", "wp_target") == ["a. <newline> < /s > b"]
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (
-            ["--source-dictionary", "d.txt", "--source-threshold", "2"],
-            "d.txt fixes the words; leave --source-threshold out with it.",
-        ),
-        (["--story-words", "-1"], "--story-words must be at least 0, but is -1 instead."),
-        ([], "no word occurs 10 times or more in the training prompts; give a smaller --source-th"),
-    ],
-)
-def test_a_mistake_is_one_line_and_status_2(prepare, tmp_path, options, message):
-    status, out, err = prepare(*options)
-    assert status == 2
-    assert out == ""
-    assert err.splitlines()[-1].startswith(f"fairseq-mm prepare: {message}")
-    assert not (tmp_path / "out").exists()

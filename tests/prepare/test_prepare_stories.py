@@ -98,18 +98,3 @@ def test_images_that_the_store_lacks_are_refused_dropped_or_masked(prepare, stor
     status, out, _ = prepare(*options, "--missing", "keep", "--overwrite")
     assert out.startswith("train: 6 stories, 3 albums, 3 image sequences")
     assert records(tmp_path / "out", "train")[2]["missing"] == ["1_3.jpg"]
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (["--threshold", "25"], "no word or not even <sent> occurs 25 times or more in the tr"),
-        (["--missing", "drop"], "--missing needs --features, or --images, to say what"),
-        (["--features", "none.h5"], "none.h5: is no feature store"),
-    ],
-)
-def test_a_mistake_is_one_line_and_status_2(prepare, tmp_path, options, message):
-    status, out, err = prepare(*options)
-    assert (status, out) == (2, "")
-    assert err.splitlines()[-1].startswith(f"fairseq-mm prepare: {message}")
-    assert not (tmp_path / "out").exists()

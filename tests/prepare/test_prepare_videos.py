@@ -99,23 +99,3 @@ def test_a_pretrained_folder_brings_dictionary_and_subwords(prepare, tmp_path):
     assert (folder / "vocab.bpe").read_text() == merges.read_text()
     assert lines(folder / "dict.desc.txt") == lines(dictionary)
     assert "(0.00% unknown)" in out.splitlines()[0]
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (["--pretrained", "p", "--dictionary", "x"], "--pretrained brings its dictionary; leave"),
-        (["--pretrained", "p"], "p/dict.txt: cannot be read (No such file or directory)."),
-        (["--max-words", "-1"], "--max-words must be at least 1, but is -1 instead."),
-        (["--indexed-oov", "10000000"], "--indexed-oov must be between 0 and 100000, but is 1"),
-        (["--tokenizer", "none", "--threshold", "7"], "no word occurs 7 times or more in the tr"),
-    ],
-)
-def test_mistakes_are_one_line(prepare, tmp_path, monkeypatch, options, message):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "p").mkdir()
-    status, out, err = prepare(*options)
-    assert (status, out) == (2, "")
-    assert err.splitlines()[-1].startswith(f"fairseq-mm prepare: {message}")
-    assert "Traceback" not in err
-    assert not (tmp_path / "out").exists()

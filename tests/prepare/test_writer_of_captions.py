@@ -9,7 +9,6 @@ from fairseq_mm.cli.main import main
 from fairseq_mm.data.caption_text import CaptionTokenizer
 from fairseq_mm.data.record_split import CAPTIONS
 from fairseq_mm.errors import UserError
-from fairseq_mm.prepare import data_folder
 from fairseq_mm.prepare.captions import CaptionWriter, captioned_image
 from fairseq_mm.prepare.corpus import Corpus
 from fairseq_mm.prepare.writer import Vocabulary
@@ -100,27 +99,6 @@ def test_data_of_another_kind_is_not_overwritten(tmp_path):
     (out / "prepare.json").write_text('{"kind": "prompts"}')
     with pytest.raises(UserError, match=r"out: holds prepared prompts, and captions would stand"):
         write(example(), out, overwrite=True)
-
-
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        ("cat 3\ndog\n", r"words.txt:2: must be `word count`, but is 'dog' instead"),
-        ("cat 3\n\n", r"words.txt:2: must be `word count`, but is '' instead"),
-        ("cat 3\ncat 2\n", r"words.txt:2: cat was given before"),
-        ("cat 3\n<unk> 2\n", r"words.txt:2: <unk> is a control symbol of fairseq"),
-    ],
-)
-def test_a_malformed_dictionary_is_refused(tmp_path, content, message):
-    (tmp_path / "words.txt").write_text(content)
-    with pytest.raises(UserError, match=message):
-        data_folder.read_dictionary_words(tmp_path / "words.txt")
-
-
-def test_an_empty_dictionary_is_refused(tmp_path):
-    (tmp_path / "words.txt").touch()
-    with pytest.raises(UserError, match=r"words.txt: must have a word and its count .* is empty"):
-        Vocabulary("captions", 5, dictionary=tmp_path / "words.txt")
 
 
 def test_an_output_that_is_a_file_or_cannot_be_made_is_refused(tmp_path):
