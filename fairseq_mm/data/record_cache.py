@@ -119,6 +119,6 @@ def _load_imported(
         texts.append(text)
         counts[f"{base}.idx"] = len(text)
     if len(set(counts.values())) > 1:
-        shown = ", ".join(f"{name} has {count} lines" for name, count in counts.items())
-        raise UserError(f"{split.folder}: {shown}: they must agree line by line.")
+        shown = ", but ".join(f"{name} has {count} lines" for name, count in counts.items())
+        raise UserError(f"{shown}: they must agree line by line.")
     return texts

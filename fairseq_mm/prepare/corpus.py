@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Callable, Optional, Union
 
 from fairseq_mm.data.input_files import SPLITS
-from fairseq_mm.data.record_split import CAPTIONS, Kind
+from fairseq_mm.data.record_split import Kind
 from fairseq_mm.errors import UserError
 
 POLICIES = ("refuse", "drop", "keep")  # for examples whose images or videos are missing
@@ -133,7 +133,7 @@ class Corpus:
         seen: dict[str, str] = {}
         for examples in self.splits.values():
             for example in examples:
-                check_once(example, seen, self.kind, remedy)
+                check_once(f"{self.kind.noun} {example.id}", example.where, seen, remedy)
 
     def draw(self, split: str, size: int, *, seed: int) -> None:
         """Move a random sample of the training examples to ``split``.
@@ -235,17 +235,12 @@ class Corpus:
                 self.add_exception(what, ids)
 
 
-def check_once(example: Example, seen: dict[str, str], kind: Kind, remedy: str = "") -> None:
-    """Raise UserError if the example's id is in ``seen``, a dict to positions, and add it."""
-    remedy = remedy or ("; put all captions of an image into one entry" if kind is CAPTIONS else "")
-    # pairs of prompt and story may lack an id: equal pairs are no mistake
-    if example.id is not None and example.id in seen:
-        raise UserError(
-            f"{example.where}: {kind.noun} {example.id} was given before, at "
-            f"{seen[example.id]}{remedy}."
-        )
-    if example.id is not None:
-        seen[example.id] = example.where
+def check_once(what: str, where: str, seen: dict[str, str], remedy: str = "") -> None:
+    """Add an id with its noun, such as ``image 1.jpg``, to ``seen``, a dict to positions; raise
+    UserError if it is there already."""
+    if what in seen:
+        raise UserError(f"{where}: {what} was given before, at {seen[what]}{remedy}.")
+    seen[what] = where
 
 
 def _in_order(splits: Mapping[str, Examples]) -> dict[str, Examples]:

@@ -9,7 +9,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any, Optional
 
 from fairseq_mm.data.input_files import check_id, parse_object, read_id, read_lines
-from fairseq_mm.data.record_split import LISTS, PROMPTS, Kind, check_record
+from fairseq_mm.data.record_split import CAPTIONS, LISTS, PROMPTS, Kind, check_record
 from fairseq_mm.errors import UserError
 from fairseq_mm.prepare.corpus import Corpus, Example, Streamed, check_once
 from fairseq_mm.prepare.subtitles import TRANSCRIPT_SUFFIXES, read_transcript
@@ -99,7 +99,10 @@ class _Reader:
                         f"{where}: says split {split}, but the file is given as {file_split}."
                     )
                 example = self._example(entry, path.parent, where)
-                check_once(example, self.seen, self.kind)
+                if example.id is not None:  # of pairs, of which equal ones are no mistake
+                    what = f"{self.kind.noun} {example.id}"
+                    remedy = "; put all captions of an image into one entry"
+                    check_once(what, where, self.seen, remedy if self.kind is CAPTIONS else "")
                 yield split or file_split or "train", example
 
     def _example(self, entry: dict[str, Any], folder: Path, where: str) -> Example:

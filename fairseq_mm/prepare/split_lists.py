@@ -1,39 +1,32 @@
 """Reads JSON files that list the images of splits, and lists of image ids, for several releases."""
 
-import json
+import contextlib
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Callable, Optional
+from typing import Any, Callable
 
 from fairseq_mm.data.input_files import SPLITS, check_id, read_json, read_lines
 from fairseq_mm.data.record_split import CAPTIONS
 from fairseq_mm.errors import UserError
 from fairseq_mm.prepare.captions import captioned_image
-from fairseq_mm.prepare.corpus import Corpus, Example
+from fairseq_mm.prepare.corpus import Corpus, Example, check_once
 
 _IMAGE_NAME = re.compile(r".+\.(?:jpe?g|png)", re.IGNORECASE)
 # `restval` are validation images of 2014 that Karpathy's division adds to the training images
 _KARPATHY_SPLITS = {"train": "train", "restval": "train", "val": "valid", "test": "test"}
 
 
-def list_entries(content: object, path: Path, name: str) -> Iterator[tuple[str, Any]]:
-    """Yield the elements of the list ``name`` in a JSON file's content, each with
-    ``path: name[number]`` for messages."""
-    for number, entry in enumerate(read_field(content, name, str(path), list)):
-        yield f"{path}: {name}[{number}]", entry
-
-
-def read_field(entry: object, name: str, where: str, kind: type = str) -> Any:
-    """Return the field ``name`` of a JSON object."""
-    value = entry.get(name) if isinstance(entry, dict) else None
-    # isinstance would accept true and false as numbers
-    if type(value) is not kind:
-        noun = {str: "text", int: "a whole number", list: "a list"}[kind]
-        is_there = isinstance(entry, dict) and name in entry
-        problem = f"is {json.dumps(value)[:60]} instead" if is_there else "is missing"
-        raise UserError(f"{where}: `{name}` must be {noun}, but {problem}.")
-    return value
+@contextlib.contextmanager
+def release_file(path: Path) -> Iterator[None]:
+    """Name the file of a release in the error about content that the release does not have."""
+    try:
+        yield
+    except UserError:
+        raise
+    except (LookupError, TypeError, ValueError, AttributeError) as error:
+        reason = f"{type(error).__name__}: {error}"
+        raise UserError(f"{path}: is not laid out as the release's file ({reason}).") from None
 
 
 def read_karpathy(path: Path, *, name: str, published: dict[str, int]) -> Corpus:
@@ -43,47 +36,32 @@ def read_karpathy(path: Path, *, name: str, published: dict[str, int]) -> Corpus
         name: Expected value of the file's field ``dataset``.
         published: Dict from split to the published number of images.
     """
-    content: Any = read_json(path)
-    entries = list(list_entries(content, path, "images"))
-    # the two division files have one layout: the wrong one would be read without complaint
-    if content.get("dataset", name) != name:
-        raise UserError(f"{path}: must hold {name}, but holds {content['dataset']} instead.")
-    images: dict[str, list[Example]] = {}
-    for where, entry in entries:
-        split, image_id = (read_field(entry, field, where) for field in ("split", "filename"))
-        # `raw` and not `tokens`, which lack punctuation: the tokenizer is the user's choice
-        captions = [
-            read_field(sentence, "raw", f"{where}: sentences[{number}]").strip()
-            for number, sentence in enumerate(read_field(entry, "sentences", where, list))
-        ]
-        if split not in _KARPATHY_SPLITS:
-            raise UserError(
-                f"{where}: `split` must be one of {', '.join(_KARPATHY_SPLITS)}, but is {split} "
-                "instead."
-            )
-        image = captioned_image(check_id(image_id, where), captions, where)
-        images.setdefault(_KARPATHY_SPLITS[split], []).append(image)
-    corpus = Corpus(
-        CAPTIONS, name, "karpathy", dict(images), files=[str(path)], published=published
-    )
+    splits: dict[str, Any] = {}
+    with release_file(path):
+        content = read_json(path)
+        # the two division files have one layout: the wrong one would be read without complaint
+        if content.get("dataset", name) != name:
+            raise UserError(f"{path}: must hold {name}, but holds {content['dataset']} instead.")
+        for number, entry in enumerate(content["images"]):
+            where = f"{path}: images[{number}]"
+            # `raw` and not `tokens`, which lack punctuation: the tokenizer is the user's choice
+            captions = [sentence["raw"].strip() for sentence in entry["sentences"]]
+            image = captioned_image(check_id(entry["filename"], where), captions, where)
+            splits.setdefault(_KARPATHY_SPLITS[entry["split"]], []).append(image)
+    corpus = Corpus(CAPTIONS, name, "karpathy", splits, files=[str(path)], published=published)
     corpus.check_ids()
     return corpus
 
 
-def read_id_list(path: Path, *, parse_id: Optional[Callable[[str], str]] = None) -> list[str]:
+def read_id_list(path: Path, *, parse_id: Callable[[str], str] = str) -> list[str]:
     """Read ids, one per line; ``parse_id`` turns a line into an id."""
-    lines_by_id: dict[str, int] = {}
+    seen: dict[str, str] = {}
+    ids = []
     for number, line in read_lines(path):
-        name = line.strip()
-        if not name:
-            continue
-        key = parse_id(name) if parse_id else name
-        if key in lines_by_id:
-            raise UserError(
-                f"{path}:{number}: image {key} was given before, at line {lines_by_id[key]}."
-            )
-        lines_by_id[key] = number
-    return list(lines_by_id)
+        if line.strip():
+            ids.append(parse_id(line.strip()))
+            check_once(f"image {ids[-1]}", f"{path}:{number}", seen)
+    return ids
 
 
 def split_files(pairs: list[str]) -> dict[str, Path]:

@@ -165,7 +165,7 @@ def test_jsonl_brings_videos_and_transcripts(summarize, videos, transcripts, tmp
         ('{"id": "a", "video": 7}', "`video` must be text, but is int"),
         ('{"video": "a", "transcript": "b", "transcript_file": "c"}', "has both `transcript` and"),
         ('{"video": "x/a.mp4"}', "the id 'a.mp4' was given before, at .*:1"),
-        ('{"id": "\\ud800"}', "text holds half a character"),
+        ('{"id": "\\ud800"}', "not JSON .text holds half a character"),
         ('{"id": true}', "`id` must be text or a number, but is true."),
     ],
 )

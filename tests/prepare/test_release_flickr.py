@@ -56,9 +56,9 @@ def test_flickr8k_exceptions_and_deviations_are_listed(flickr8k):
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("11_a.jpg A child", r"token.txt:11: must be `image#number<TAB>caption`, but is '11_a"),
+        ("11_a.jpg A child", r"token.txt:11: must be `image#number<TAB>caption`, .* '11_a"),
         ("11_a.jpg#x\tA child", r"token.txt:11: must be `image#number<TAB>caption`"),
-        ("11_a.jpg#1\tA child", r"token.txt:11: caption 1 of 11_a.jpg was given before"),
+        ("11_a.jpg#1\tA child", r"token.txt:11: must be .* each number once for an image"),
     ],
 )
 def test_a_malformed_token_line_is_named(flickr8k, line, message):
@@ -70,7 +70,9 @@ def test_a_malformed_token_line_is_named(flickr8k, line, message):
 
 def test_lists_that_contradict_themselves_are_refused(flickr8k):
     (flickr8k / "Flickr_8k.devImages.txt").write_text("12_b.jpg\n\n12_b.jpg\n")
-    with pytest.raises(UserError, match=r"devImages.txt:3: image 12_b.jpg .* before, at line 1"):
+    with pytest.raises(
+        UserError, match=r"devImages.txt:3: image 12_b.jpg was given .*devImages.txt:1"
+    ):
         read_flickr8k(flickr8k)
     (flickr8k / "Flickr_8k.devImages.txt").write_text("11_a.jpg\n")
     with pytest.raises(UserError, match=r"token.txt:1: image 11_a.jpg was given before"):
@@ -142,14 +144,14 @@ def test_flickr30k_takes_the_captions_of_the_table_and_its_broken_line(tmp_path)
     [
         ("{", r"dataset.json: not JSON \(Expecting property name"),
         ('{"images": [], "dataset": "coco"}', "must hold flickr30k, but holds coco instead"),
-        ('{"images": [7]}', r"images\[0\]: `split` must be text, but is missing"),
+        ('{"images": [7]}', "not laid out as the release's file .TypeError"),
         (
             '{"images": [{"split": "dev", "filename": "1.jpg", "sentences": []}]}',
-            r"images\[0\]: `split` must be one of train, restval, val, test, but is dev instead",
+            "not laid out as the release's file .KeyError: 'dev'",
         ),
         (
             '{"images": [{"split": "val", "filename": "1.jpg", "sentences": [{"raw": ["a"]}]}]}',
-            r"images\[0\]: sentences\[0\]: `raw` must be text, but is \[\"a\"\] instead",
+            "not laid out as the release's file .AttributeError: 'list' object",
         ),
     ],
 )
@@ -180,4 +182,7 @@ def test_kaggles_file_is_drawn_from(tmp_path, capsys, name):
     for text, where in (("image,caption\n1.jpg\n", "2: "), ("caption,image\nA dog,1.jpg\n", "1: ")):
         file.write_text(text)
         assert main(["prepare", name, str(file), "--output", str(tmp_path / "other")]) == 2
-        assert f"captions.txt:{where}must be `image,caption`, but is" in capsys.readouterr().err
+        assert (
+            f"captions.txt:{where}must be `image,caption`, each number once"
+            in capsys.readouterr().err
+        )

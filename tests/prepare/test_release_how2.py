@@ -79,8 +79,8 @@ def test_sets_that_are_incomplete_are_refused(tmp_path):
     with pytest.raises(UserError, match=r"tr_desc_text\.txt: cannot be read"):
         read()
     for side in ("tran_text", "desc_text", "action"):
-        (folder / f"tr_{side}.txt").write_text("a\n")
-    with pytest.raises(UserError, match=r"action\.txt:1: must be the path of a file VIDEO\.npy"):
+        (folder / f"tr_{side}.txt").write_text(".npy\n")
+    with pytest.raises(UserError, match=r"action\.txt:1: a video's id must be text"):
         read()
     (folder / "tran.tok.txt").write_text("a b\na c\n")
     with pytest.raises(UserError, match=r"tok\.txt:2: video a was given before, at .*:1"):

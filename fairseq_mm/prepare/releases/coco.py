@@ -23,8 +23,8 @@ from fairseq_mm.data.input_files import check_id, read_json, read_lines
 from fairseq_mm.data.record_split import CAPTIONS
 from fairseq_mm.errors import UserError
 from fairseq_mm.prepare.captions import captioned_image
-from fairseq_mm.prepare.corpus import Corpus, Example, Examples
-from fairseq_mm.prepare.split_lists import list_entries, read_field, read_karpathy, split_files
+from fairseq_mm.prepare.corpus import Corpus, Example, Examples, check_once
+from fairseq_mm.prepare.split_lists import read_karpathy, release_file, split_files
 
 COCO_IMAGES = {
     "karpathy": {"train": 113287, "valid": 5000, "test": 5000},
@@ -62,17 +62,14 @@ def read_coco(division: str, files: list[Path], lists: dict[str, Path]) -> Corpu
     ``files`` are ``dataset_coco.json`` for karpathy, else ``captions_train2014.json`` and
     ``captions_val2014.json``; ``lists``, for m_rnn, the files of ``valid`` and ``test``.
     """
-    names = "captions_train2014.json captions_val2014.json"
-    if division == "karpathy":
-        names = "dataset_coco.json"
-    if len(files) != len(names.split()):
-        raise UserError(f"--split {division} reads {names}, but {len(files)} files were given.")
+    names = ["captions_train2014.json", "captions_val2014.json"]
+    names = ["dataset_coco.json"] if division == "karpathy" else names
     wanted = ["valid", "test"] if division == "m_rnn" else []
-    if set(lists) != set(wanted):
-        expected = " ".join(f"{split}=FILE" for split in wanted)
+    if len(files) != len(names) or set(lists) != set(wanted):
         raise UserError(
-            f"--split {division} needs --split-ids for {expected or 'none'}, but has "
-            f"{', '.join(lists) or 'none'} instead."
+            f"--split {division} reads {' '.join(names)} and --split-ids for "
+            f"{' '.join(wanted) or 'no split'}, but {len(files)} files were given, and --split-ids "
+            f"for {' '.join(lists) or 'no split'}."
         )
     if division == "karpathy":
         return read_karpathy(files[0], name="coco", published=COCO_IMAGES["karpathy"])
@@ -97,17 +94,14 @@ def read_coco(division: str, files: list[Path], lists: dict[str, Path]) -> Corpu
 def _select_listed(
     images: dict[int, Example], source: Path, lists: dict[str, Path]
 ) -> dict[str, Examples]:
-    listed: dict[int, Path] = {}
+    listed: dict[str, str] = {}
     splits: dict[str, Examples] = {}
     for split, path in lists.items():
         numbers = read_image_numbers(path)
         for number in numbers:
-            if number not in images or number in listed:
-                problem = f"is not in {source}"
-                if number in listed:
-                    problem = f"was given before, in {listed[number]}"
-                raise UserError(f"{path}: image {number} {problem}.")
-            listed[number] = path
+            if number not in images:
+                raise UserError(f"{path}: image {number} is not in {source}.")
+            check_once(f"image {number}", str(path), listed)
         splits[split] = [images[number] for number in numbers]
     return splits
 
@@ -117,25 +111,19 @@ def read_annotations(path: Path) -> dict[int, Example]:
 
     Images without captions are included.
     """
-    content = read_json(path)
     images: dict[int, Example] = {}
-    for where, image in list_entries(content, path, "images"):
-        image_number, name = (
-            read_field(image, "id", where, int),
-            read_field(image, "file_name", where),
-        )
-        images[image_number] = captioned_image(check_id(name, where), [], where)
     captions: dict[int, list[tuple[int, str]]] = {}
-    for where, annotation in list_entries(content, path, "annotations"):
-        image_number = read_field(annotation, "image_id", where, int)
-        text = read_field(annotation, "caption", where).strip()
-        caption = (read_field(annotation, "id", where, int), text)
-        if image_number not in images:
-            raise UserError(f"{where}: image {image_number} is not in `images`.")
-        captions.setdefault(image_number, []).append(caption)
-    # by annotation number, so that the order of the file does not matter
-    for image_number, numbered in captions.items():
-        images[image_number].texts["captions"] += [caption for _, caption in sorted(numbered)]
+    with release_file(path):
+        content = read_json(path)
+        for number, image in enumerate(content["images"]):
+            where = f"{path}: images[{number}]"
+            images[image["id"]] = captioned_image(check_id(image["file_name"], where), [], where)
+        for annotation in content["annotations"]:
+            caption = (annotation["id"], annotation["caption"].strip())
+            captions.setdefault(annotation["image_id"], []).append(caption)
+        # by annotation number, so that the order of the file does not matter
+        for image_number, numbered in captions.items():
+            images[image_number].texts["captions"] += [caption for _, caption in sorted(numbered)]
     return images
 
 
@@ -145,12 +133,6 @@ def read_image_numbers(path: Path) -> list[int]:
     The file is a JSON list, or has one image per line. An image is a number, or a file name such as
     ``COCO_val2014_000000391895.jpg``.
     """
-    # the lists of the released code are object arrays
-    if path.suffix in (".npy", ".pkl", ".pickle"):
-        raise UserError(
-            f"{path}: is a pickle, which may run anything when it is read; write its image "
-            "numbers to a text file, one a line."
-        )
     if path.suffix == ".json":
         content = read_json(path)
         entries = [(f"{path}: entry {n}", str(entry)) for n, entry in enumerate(content, 1)]

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Optional
 
 from fairseq_mm.data.record_split import CAPTIONS
-from fairseq_mm.errors import UserError
 from fairseq_mm.prepare.corpus import Corpus, Example
 from fairseq_mm.prepare.releases.flickr8k import (
     read_captions_csv,
@@ -56,9 +55,6 @@ def read_listed(captions_file: Path, lists: dict[str, Path]) -> Corpus:
     ``captions_file`` is ``results_20130124.token`` or ``results.csv``; ``lists`` maps a split to
     its file of image names, one per line, with or without ``.jpg``.
     """
-    # Karpathy's file in the place of the release's is a likely mistake
-    if captions_file.suffix == ".json":
-        raise UserError(f"{captions_file}: must be results_20130124.token or results.csv.")
     is_table = captions_file.suffix == ".csv"
     read = read_results_csv if is_table else lambda path: (read_token_file(path), [])
     captions, repaired = read(captions_file)
@@ -94,4 +90,6 @@ def read_results_csv(path: Path) -> tuple[dict[str, Example], list[str]]:
             repaired.append(image.strip())
         return image.strip(), int(number), caption
 
-    return read_numbered_captions(path, parse, "image| number| caption"), repaired
+    return read_numbered_captions(
+        path, parse, "image| number| caption", heading="image_name"
+    ), repaired

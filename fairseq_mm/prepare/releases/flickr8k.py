@@ -10,6 +10,7 @@ training images unless --valid-size and --test-size draw others.
 import argparse
 import csv
 import re
+from collections import Counter
 from pathlib import Path
 from typing import Callable, Optional
 
@@ -79,48 +80,46 @@ def read_token_file(path: Path) -> dict[str, Example]:
 def read_captions_csv(path: Path, *, name: str) -> Corpus:
     """Read Kaggle's ``captions.txt``: a heading, and lines ``image,caption``. All images are
     training images of the corpus ``name``."""
-    images: dict[str, Example] = {}
-    for number, line in read_lines(path):
-        where = f"{path}:{number}"
+    numbers: Counter[str] = Counter()
+
+    def parse(line: str) -> Optional[tuple[str, int, str]]:
         # a caption with commas may stand without quotes
-        image, *parts = next(csv.reader([line]), [""])
-        if not line.strip():
-            continue
-        is_heading = [image, *parts] == ["image", "caption"]
-        if is_heading != (number == 1) or not parts:
-            raise UserError(f"{where}: must be `image,caption`, but is {line[:60]!r} instead.")
-        if is_heading:
-            continue
-        example = images.setdefault(image, captioned_image(check_id(image, where), [], where))
-        example.texts["captions"].append(",".join(parts).strip())
+        image, *parts = next(csv.reader([line]))
+        numbers[image] += 1
+        return (image, numbers[image], ",".join(parts)) if parts else None
+
+    images = read_numbered_captions(path, parse, "image,caption", heading="image,caption")
     return Corpus(CAPTIONS, name, "all images", {"train": list(images.values())}, [str(path)])
 
 
 def read_numbered_captions(
-    path: Path, parse: Callable[[str], Optional[tuple[str, int, str]]], form: str
+    path: Path,
+    parse: Callable[[str], Optional[tuple[str, int, str]]],
+    form: str,
+    *,
+    heading: str = "",
 ) -> dict[str, Example]:
     """Read a file with one numbered caption per line; return a dict from image name to captions.
 
     The captions of an image are sorted by number.
 
     ``parse`` turns a line into image name, number and caption, or None if it has not the form
-    ``form``.
+    ``form``. The first line must begin with ``heading``.
     """
     numbered: dict[str, dict[int, str]] = {}
     places: dict[str, str] = {}
     for line_number, line in read_lines(path):
-        # Flickr30k's results.csv begins with a heading
-        if not line.strip() or (line_number == 1 and line.startswith("image_name")):
+        is_heading = line_number == 1 and heading != ""
+        if not line.strip() or (is_heading and line.startswith(heading)):
             continue
         where = f"{path}:{line_number}"
-        fields = parse(line)
-        if fields is None:
-            raise UserError(f"{where}: must be `{form}`, but is {line[:60]!r} instead.")
+        fields = None if is_heading else parse(line)
+        if fields is None or fields[1] in numbered.get(fields[0], ()):
+            raise UserError(
+                f"{where}: must be `{form}`, each number once for an image, but is {line[:60]!r}."
+            )
         image, number, caption = fields
-        captions = numbered.setdefault(check_id(image, where), {})
-        if number in captions:
-            raise UserError(f"{where}: caption {number} of {image} was given before.")
-        captions[number] = caption.strip()
+        numbered.setdefault(check_id(image, where), {})[number] = caption.strip()
         places.setdefault(image, where)
     return {
         # by number, so that the order of the lines does not matter

@@ -30,10 +30,10 @@ from typing import TYPE_CHECKING
 
 from tqdm.auto import tqdm
 
-from fairseq_mm.data.input_files import SPLITS, check_id, read_lines
+from fairseq_mm.data.input_files import SPLITS, check_id, read_lines, unreadable
 from fairseq_mm.data.record_split import VIDEOS
 from fairseq_mm.errors import UserError
-from fairseq_mm.prepare.corpus import Corpus, Example
+from fairseq_mm.prepare.corpus import Corpus, Example, check_once
 
 if TYPE_CHECKING:
     from fairseq_mm.data.feature_importers import FeatureSource
@@ -176,14 +176,13 @@ def _read_set(folder: Path) -> tuple[list[Example], list[Path], dict[str, list[s
 def _read_by_id(path: Path) -> dict[str, tuple[str, str]]:
     """Read lines ``VIDEO word word ...``; return the text and its ``path:line`` by video."""
     texts: dict[str, tuple[str, str]] = {}
+    seen: dict[str, str] = {}
     for number, line in read_lines(path):
-        if not line.strip():
-            continue
-        where = f"{path}:{number}"
-        key, _, text = line.strip().partition(" ")
-        if check_id(key, where, what="a video") in texts:
-            raise UserError(f"{where}: video {key} was given before, at {texts[key][1]}.")
-        texts[key] = text, where
+        if line.strip():
+            where = f"{path}:{number}"
+            key, _, text = line.strip().partition(" ")
+            check_once(f"video {check_id(key, where, what='a video')}", where, seen)
+            texts[key] = text, where
     return texts
 
 
@@ -196,12 +195,8 @@ def _read_triple(tran: Path, desc: Path, action: Path) -> Iterator[Example]:
     for (number, transcript), (_, summary), (_, feature_file) in zip(*lines.values()):
         where = f"{action}:{number}"
         # the paths were written on other systems: os.path knows one separator only
-        stem, ending = os.path.splitext(re.split(r"[/\\]", feature_file.strip())[-1])
-        if ending != ".npy":
-            raise UserError(
-                f"{where}: must be the path of a file VIDEO.npy, but is {feature_file[:80]!r}."
-            )
-        key = check_id(stem, where, what="a video")
+        name = re.split(r"[/\\]", feature_file.strip())[-1]
+        key = check_id(name.removesuffix(".npy"), where, what="a video")
         yield _video(key, (transcript, f"{tran}:{number}"), (summary, f"{desc}:{number}"))
 
 
@@ -213,7 +208,7 @@ def find_features(corpus: Corpus, folder: Path, *, missing: str) -> "FeatureSour
         # one listing instead of 79,000 questions to a network file system
         names = set(os.listdir(folder))
     except OSError as error:
-        raise UserError(f"--features {folder}: cannot be read ({error.strerror}).") from None
+        raise unreadable(f"--features {folder}", error) from None
     absent = {
         key: f"{folder} has no {key}.npy"
         for key in corpus.visual_keys()

@@ -16,7 +16,7 @@ from fairseq_mm.data.input_files import check_id, read_lines
 from fairseq_mm.data.record_split import CAPTIONS
 from fairseq_mm.errors import UserError
 from fairseq_mm.prepare.captions import captioned_image
-from fairseq_mm.prepare.corpus import Corpus, Example
+from fairseq_mm.prepare.corpus import Corpus, Example, check_once
 from fairseq_mm.prepare.split_lists import read_id_list, select_splits, split_files
 
 IAPR_TC12_IMAGES = {"train": 17665, "test": 1962}
@@ -62,11 +62,11 @@ def read_iapr_tc12(annotations: Path, lists: dict[str, Path]) -> Corpus:
     """Read IAPR TC-12 from the annotation files in a folder, at any depth; ``lists`` are files with
     one image per line (``00/25``, with or without ``.jpg``)."""
     items: dict[str, Example] = {}
+    seen: dict[str, str] = {}
     for path in sorted(annotations.rglob("*.eng")):
         image, description = read_description(path)
         key = check_id(_image_name(image), str(path))
-        if key in items:
-            raise UserError(f"{path}: image {key} was given before, at {items[key].where}.")
+        check_once(f"image {key}", str(path), seen)
         # the last sentence ends with a semicolon too, after which nothing follows
         sentences = [part.strip() for part in description.split(";") if part.strip()]
         # an image without captions is no example; select_splits reports it if it is in a list

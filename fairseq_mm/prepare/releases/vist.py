@@ -24,9 +24,7 @@ determines which, and --missing decides whether their stories are kept.
 """
 
 import argparse
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from fairseq_mm.data.input_files import check_id, read_json
 from fairseq_mm.data.record_split import CAPTIONS, VISUAL_STORIES
@@ -34,7 +32,7 @@ from fairseq_mm.data.story_text import NUM_IMAGES
 from fairseq_mm.errors import UserError
 from fairseq_mm.prepare.captions import captioned_image
 from fairseq_mm.prepare.corpus import Corpus, Example
-from fairseq_mm.prepare.split_lists import list_entries, read_field
+from fairseq_mm.prepare.split_lists import release_file
 
 # Li et al. 2020, section 4.1. They count 209,651 images, more than the stories have (81,743 in
 # Huang et al. 2016); images_listed in prepare.json counts all images that the release lists.
@@ -83,22 +81,25 @@ def read_vist_stories(folder: Path, *, tier: str = STORIES) -> Corpus:
         corpus.files.append(str(path))
         # story -> its (position, album, image, sentence), 200,000 in the full release
         parts: dict[str, list[tuple[int, str, str, str]]] = {}
-        content = read_json(path)
-        if isinstance(content, dict) and isinstance(content.get("images"), list):
-            corpus.counts[split] = {"images_listed": len(content["images"])}
-        annotations = _annotations(content, path)
-        # frees this large object with the last annotation, before the stories are built
-        del content
-        for where, annotation in annotations:
-            key = check_id(_read_id(annotation, "story_id", where), where, what="a story")
-            order = next((name for name in _ORDER_FIELDS if name in annotation), _ORDER_FIELDS[0])
-            part = (
-                read_field(annotation, order, where, int),
-                _read_id(annotation, "album_id", where),
-                check_id(_read_id(annotation, "photo_flickr_id", where), where),
-                read_field(annotation, "text", where),
-            )
-            parts.setdefault(key, []).append(part)
+        with release_file(path):
+            content = read_json(path)
+            if "images" in content:
+                corpus.counts[split] = {"images_listed": len(content["images"])}
+            annotations = content["annotations"]
+            # frees this large object with the last annotation, before the stories are built
+            del content
+            for number, (annotation,) in enumerate(annotations):
+                where = f"{path}: annotations[{number}]"
+                key = check_id(str(annotation["story_id"]), where, what="a story")
+                order = _ORDER_FIELDS[_ORDER_FIELDS[0] not in annotation]
+                part = (
+                    annotation[order],
+                    str(annotation["album_id"]),
+                    check_id(str(annotation["photo_flickr_id"]), where),
+                    annotation["text"],
+                )
+                parts.setdefault(key, []).append(part)
+            del annotations
         stories = []
         malformed: list[str] = []
         for key, several in parts.items():
@@ -121,10 +122,12 @@ def read_vist_descriptions(folder: Path) -> Corpus:
     for split, path in _files(folder, IN_ISOLATION).items():
         corpus.files.append(str(path))
         images: dict[str, Example] = {}
-        for where, annotation in _annotations(read_json(path), path):
-            key = check_id(_read_id(annotation, "photo_flickr_id", where), where)
-            image = images.setdefault(key, captioned_image(key, [], where))
-            image.texts["captions"].append(read_field(annotation, "text", where))
+        with release_file(path):
+            for number, (annotation,) in enumerate(read_json(path)["annotations"]):
+                where = f"{path}: annotations[{number}]"
+                key = check_id(str(annotation["photo_flickr_id"]), where)
+                image = images.setdefault(key, captioned_image(key, [], where))
+                image.texts["captions"].append(annotation["text"])
         corpus.splits[split] = list(images.values())
     return corpus
 
@@ -135,16 +138,3 @@ def _files(folder: Path, tier: str) -> dict[str, Path]:
     if not files:
         raise UserError(f"{folder}: none of {', '.join(names.values())} found in this folder.")
     return files
-
-
-def _annotations(content: object, path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    for where, several in list_entries(content, path, "annotations"):
-        if not isinstance(several, list) or len(several) != 1 or not isinstance(several[0], dict):
-            raise UserError(f"{where}: must be a list of one JSON object.")
-        yield where, several[0]
-
-
-def _read_id(annotation: dict[str, Any], name: str, where: str) -> str:
-    # an id may be written as a number
-    is_number = type(annotation.get(name)) is int
-    return str(annotation[name]) if is_number else read_field(annotation, name, where)

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from fairseq_mm.data.input_files import SPLITS, read_lines
+from fairseq_mm.data.input_files import SPLITS, read_lines, unreadable
 from fairseq_mm.data.record_split import PROMPTS
 from fairseq_mm.errors import UserError
 from fairseq_mm.prepare.corpus import Corpus, Example, Examples, Streamed
@@ -82,7 +82,7 @@ def count_lines(path: Path) -> int:
             # as bytes: a line break is the same byte in UTF-8, and nothing need be decoded
             return sum(1 for _ in file)
     except OSError as error:
-        raise UserError(f"{path}: cannot be read ({error.strerror}).") from None
+        raise unreadable(path, error) from None
 
 
 def vocabulary_deviations(options: dict[str, Any], num_types: dict[str, int]) -> list[str]:
