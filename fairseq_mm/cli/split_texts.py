@@ -6,12 +6,12 @@ import shlex
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import closing
-from pathlib import Path
 from typing import Any, Optional
 
 import numpy as np
 from fairseq import checkpoint_utils
 
+from fairseq_mm.data.binarised_text import load_dictionary
 from fairseq_mm.data.feature_store import open_folder_features
 from fairseq_mm.data.multimodal_dataset import MultimodalDataset
 from fairseq_mm.data.records import PROMPTS, Split, open_split
@@ -26,7 +26,6 @@ from fairseq_mm.metrics.condition_ranking import (
 )
 from fairseq_mm.metrics.result_card import result_card
 from fairseq_mm.models._provenance import list_words
-from fairseq_mm.prepare.data_folder import read_dictionary_words
 from fairseq_mm.retrieval.text_likelihood import (
     TextLikelihood,
     encode_prompt,
@@ -230,7 +229,7 @@ class PromptTexts(StoryTexts):
                 else [
                     side
                     for side, path in paths.items()
-                    if path.is_file() and words == read_dictionary_words(path)
+                    if path.is_file() and words == set(list_words(load_dictionary(str(path))))
                 ]
             )
         else:

@@ -369,7 +369,7 @@ def read_options(folder: Folder) -> dict[str, Any]:
 def load_tokenizer(folder: Folder, kind: Kind) -> Callable[[str], list[str]]:
     """Return the function with which ``prepare`` tokenized the texts of a data folder."""
     options = read_options(folder)
-    name = options.get("tokenizer")
+    name: Any = options.get("tokenizer")
     tables: dict[Kind, Any] = {PROMPTS: STORY_TOKENIZERS, VIDEOS: TOKENIZERS}
     known = tuple(tables.get(kind, CAPTION_TOKENIZERS))
     # without ptb, the rules of scoring, which this folder of the package cannot import

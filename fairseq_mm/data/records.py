@@ -117,7 +117,7 @@ class ImportedSplit(Split):
             for x in (PROMPTS.sides, VIDEOS.sides)
             if x in pairs or (texts / f"{self.name}.{x[1]}").exists()
         }
-        # of two unknown pairs either could be meant, and the wrong text misleads
+        # with two unknown pairs it is unclear which text is meant, and the wrong one would be read
         if len(known or pairs) > 1:
             names = ", ".join(sorted("-".join(pair) for pair in known or pairs))
             raise UserError(f"{self.root}: has {self.name!r} in several pairs of texts: {names}.")
@@ -218,7 +218,7 @@ class ImportedSplit(Split):
         path = self._file(ending)
         if not path.exists():
             return None
-        return {x.get("id"): x.get("references") for _, x in read_objects(path)}
+        return {str(x.get("id")): x.get("references", []) for _, x in read_objects(path)}
 
     def _published(self) -> Optional[Iterator[str]]:
         """Return the published text of each line: the n-th reference of a key is that of its n-th
@@ -236,10 +236,11 @@ class ImportedSplit(Split):
 
     def _explicit(self, seen: set[str], key: Optional[str]) -> Record:
         """Return the references of a key whose texts are not its references, at its first line."""
-        if key is None or key in seen or key not in (self._references or ()):
+        references = self._references or {}
+        if key is None or key in seen or key not in references:
             return {}
         seen.add(key)
-        return {"references": self._references[key]}
+        return {"references": references[key]}
 
     def references(self, of: str = "item") -> dict[str, list[str]]:
         ending = "references.jsonl" if of == "item" else "album_references.jsonl"
@@ -263,7 +264,9 @@ class ImportedSplit(Split):
 
     def _unknown_words(self) -> Optional[list[list[str]]]:
         lines, path = self._read("unknowns.jsonl"), self._file("unknowns.jsonl")
-        return lines and [parse_json(line, f"{path}:{i}") for i, line in enumerate(lines, 1)]
+        if lines is None:
+            return None
+        return [parse_json(line, f"{path}:{number}") for number, line in enumerate(lines, 1)]
 
     def _columns(self, **columns: Any) -> Iterator[tuple[Any, ...]]:
         """Yield the values of each line; None for columns that are None."""
