@@ -223,6 +223,7 @@ def _check_checkpoint(args: argparse.Namespace, stores: Sequence[Any]) -> Iterat
     its extractor with the features."""
     import torch
 
+    from fairseq_mm.extract.identity import check_same_extractor
     from fairseq_mm.inference.checkpoint import Checkpoint
     from fairseq_mm.models._provenance import fingerprint
 
@@ -252,10 +253,18 @@ def _check_checkpoint(args: argparse.Namespace, stores: Sequence[Any]) -> Iterat
         yield "ok", "checkpoint", f"{name} of {len(own)} words, {fingerprint(own)}{kind}", ""
     if args.data is not None and os.path.isdir(args.data):
         _build_in_folder(checkpoint, args.data, args.features)
+    identity = checkpoint.extractor
     if stores and checkpoint.feature_dim:
-        remedy = "extract the features with the checkpoint's extractor"
-        yield from _catch("checkpoint", remedy, _compare_features(checkpoint, stores[0]))
-    subject = f"weights of {checkpoint.extractor.get('extractor')}"
+        (store,) = stores
+        try:
+            checkpoint.check_features(store)
+            if identity.get("extractor") and store.attributes.get("extractor"):
+                by = {"recorded_by": "the checkpoint's features", "given_by": store.path}
+                check_same_extractor(identity, store.attributes, **by)
+        except UserError as error:
+            remedy = "extract the features with the checkpoint's extractor"
+            yield "PROBLEM", "checkpoint", str(error), remedy
+    subject = f"weights of {identity.get('extractor')}"
     remedy = "put the file beside the checkpoint, or name it with --weights"
     yield from _catch(subject, remedy, _find_weights(subject, checkpoint, args.weights))
 
@@ -270,17 +279,6 @@ def _find_weights(subject: str, checkpoint: Any, given: Optional[str]) -> Iterat
         file = find_weights_file(checkpoint.extractor, [checkpoint.path], given)
         check_weights_file(name, recorded, file)
         yield "ok", subject, file, ""
-
-
-def _compare_features(checkpoint: Any, store: Any) -> Iterator[Finding]:
-    from fairseq_mm.extract.identity import check_same_extractor
-
-    checkpoint.check_features(store)
-    identity = checkpoint.extractor
-    if identity.get("extractor") and store.attributes.get("extractor"):
-        by = {"recorded_by": "the checkpoint's features", "given_by": store.path}
-        check_same_extractor(identity, store.attributes, **by)
-    yield from ()
 
 
 def _build_in_folder(checkpoint: Any, folder: str, features: Optional[str]) -> None:

@@ -292,6 +292,8 @@ class Checkpoint:
         updates = (self.state.get("optimizer_history") or [{}])[-1].get("num_updates", "unknown")
         iterator = self.state.get("extra_state", {}).get("train_iterator", {})
         epoch = iterator.get("epoch", "unknown")
+        if iterator.get("iterations_in_epoch") == 0:  # at its end, fairseq saves the next epoch
+            epoch -= 1
         return f"--arch {self.arch}, --task {self.task_name}, {updates} updates, epoch {epoch}"
 
     @cached_property
