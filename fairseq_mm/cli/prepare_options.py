@@ -1,7 +1,6 @@
 """Options of ``fairseq-mm prepare``: one table for all kinds of data and all releases."""
 
 import argparse
-import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from types import ModuleType
@@ -109,10 +108,8 @@ OPTIONS: dict[str, tuple[str, dict[str, Any]]] = {
         # embeddings, so that a number that was mistyped would fill the memory of a training
         {"type": number(0, 100_000), "metavar": "N", "default": 0},
     ),
-    "--workers": (
-        "Number of processes of fairseq-preprocess (default: one a core, at most 8).",
-        {**POSITIVE, "default": min(8, os.cpu_count() or 1)},
-    ),
+    # of version 0.2, which ran fairseq-preprocess
+    "--workers": ("Has no effect: one process binarises the text.", POSITIVE),
 }
 OWN = ("--valid", "--test", "--valid-size", "--test-size", "--seed")
 FOLDER = ("--output", "--overwrite")
@@ -183,8 +180,7 @@ def _vocabulary(args: argparse.Namespace, text: str, **options: Any) -> Vocabula
 
 def _common(args: argparse.Namespace, **settings: object) -> dict[str, Any]:
     """Return the arguments that every writer accepts, with ``settings`` for prepare.json."""
-    workers = getattr(args, "workers", 1)
-    return {"settings": settings, "skip_empty": args.skip_empty, "workers": workers}
+    return {"settings": settings, "skip_empty": args.skip_empty}
 
 
 def _caption_writer(args: argparse.Namespace) -> CaptionWriter:

@@ -1,4 +1,4 @@
-"""Reads and checks ``dict.txt`` and ``<split>.bin/.idx``, the files of ``fairseq-preprocess``.
+"""Reads and writes the files of ``fairseq-preprocess``: ``dict.txt`` and ``<split>.bin/.idx``.
 
 fairseq maps ``.bin`` and ``.idx`` without checking them. A token outside the dictionary would crash
 the training in the embedding lookup, and a file that is cut short would crash it when the last
@@ -10,7 +10,8 @@ from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
-from fairseq.data import Dictionary, data_utils
+import torch
+from fairseq.data import Dictionary, data_utils, indexed_dataset
 from fairseq.data.indexed_dataset import MMapIndexedDataset
 
 from fairseq_mm.errors import UserError
@@ -34,6 +35,21 @@ def build_dictionary(words: Iterable[str]) -> Dictionary:
         # otherwise a word that equals a special symbol would get no index of its own
         dictionary.add_symbol(word, overwrite=True)
     return dictionary
+
+
+def binarise(lines: Iterable[list[str]], dictionary: Dictionary, base: str) -> int:
+    """Write ``base.bin`` and ``base.idx``, the files of ``fairseq-preprocess``, and return the
+    number of words that the dictionary does not have. ``lines`` are the words of each line."""
+    find, unknown, end = dictionary.indices.get, dictionary.unk(), dictionary.eos()
+    builder = indexed_dataset.make_builder(f"{base}.bin", "mmap", vocab_size=len(dictionary))
+    num_unknown = 0
+    for words in lines:
+        indices = [find(word, unknown) for word in words]
+        num_unknown += indices.count(unknown)
+        indices.append(end)
+        builder.add_item(torch.from_numpy(np.array(indices)))
+    builder.finalize(f"{base}.idx")
+    return num_unknown
 
 
 def load_binarised_text(base: str, *, num_types: int, end: int) -> Any:

@@ -10,14 +10,14 @@ import logging
 import os
 import shutil
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Optional
 
-import torch
-from fairseq.data import Dictionary, data_utils, indexed_dataset
+from fairseq.data import Dictionary, data_utils
 
-from fairseq_mm.data.binarised_text import load_binarised_text, load_dictionary
+from fairseq_mm.data.binarised_text import binarise, load_binarised_text, load_dictionary
+from fairseq_mm.data.caption_text import reserved_token
 from fairseq_mm.data.folder_lock import FolderInUseError, only_writer
 from fairseq_mm.data.output_file import partial_path
 from fairseq_mm.data.record_split import (
@@ -62,17 +62,14 @@ def _copies(split: Split, side: Optional[str]) -> list[Path]:
 
 
 def _binarise(split: Split, side: Optional[str], base: str) -> None:
-    dictionary = load_dictionary(split.dictionary_path(side))
-    find, unknown, end = dictionary.indices.get, dictionary.unk(), dictionary.eos()
-    builder = indexed_dataset.make_builder(f"{base}.bin", "mmap", vocab_size=len(dictionary))
-    for line, words in enumerate(split.iterate_tokens(side)):
-        indices = [find(word, unknown) for word in words]
-        if min(indices) < unknown:  # <s>, padding and </s> come first
-            raise UserError(
-                f"{split.where(line)}: has one of fairseq's control symbols in its text."
-            )
-        builder.add_item(torch.tensor([*indices, end]))
-    builder.finalize(f"{base}.idx")
+    def lines() -> Iterator[list[str]]:
+        for line, words in enumerate(split.iterate_tokens(side)):
+            if reserved_token(words) is not None:
+                where = split.where(line)
+                raise UserError(f"{where}: has one of fairseq's control symbols in its text.")
+            yield words
+
+    binarise(lines(), load_dictionary(split.dictionary_path(side)), base)
 
 
 def load_texts(split: Split, dictionaries: Sequence[Dictionary]) -> list[Any]:

@@ -37,30 +37,6 @@ def former_files(split: str, sides: Iterable[str] = ()) -> list[str]:
     return ["missing_images.txt", *texts, *(f"{split}.{ending}" for ending in endings)]
 
 
-def run_preprocess(arguments: list[str]) -> None:
-    """Run fairseq-preprocess in this process, and remove the log handlers that it adds."""
-    from fairseq import options
-    from fairseq_cli import preprocess
-
-    # in this process: a new one would import PyTorch and fairseq again, which takes seconds
-    args = options.get_preprocessing_parser().parse_args(arguments)
-    # main() adds a FileHandler for preprocess.log and keeps it open; a second call would log to
-    # both files
-    handlers = list(preprocess.logger.handlers)
-    level = preprocess.logger.level
-    preprocess.logger.setLevel(logging.WARNING)
-    try:
-        preprocess.main(args)
-    finally:
-        preprocess.logger.setLevel(level)
-        for handler in preprocess.logger.handlers[:]:
-            if handler not in handlers:
-                preprocess.logger.removeHandler(handler)
-                handler.close()
-    # the log names the partial folder, which will not exist
-    os.remove(os.path.join(args.destdir, "preprocess.log"))
-
-
 def _check_output(output: Path, files: Set[str], *, kind: str, overwrite: bool) -> None:
     """Check that a run may write prepared data to the folder ``output``."""
     existing = sorted(name for name in {*files, REPORT} if (output / name).exists())
@@ -69,9 +45,7 @@ def _check_output(output: Path, files: Set[str], *, kind: str, overwrite: bool) 
     except (UserError, KeyError, TypeError):
         other = kind
     problem = ""
-    if "," in os.path.abspath(output):  # at which it splits --validpref and --testpref
-        problem = "fairseq-preprocess cannot read paths with a comma"
-    elif other != kind:
+    if other != kind:
         problem = (
             f"holds prepared {other}, and {kind} would stand among their files; give another folder"
         )

@@ -22,7 +22,6 @@ This names unreadable videos in DIR/features.h5.unreadable.tsv. Prepare again wi
 """
 
 import json
-from collections import Counter
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Callable, ClassVar, Optional
@@ -76,10 +75,11 @@ class VideoWriter(FolderWriter):
         )
         self.subwords = subwords
         self.vocabulary = vocabulary
+        vocabulary.symbols = list(map(oov_token, range(subwords.indexed_oov)))
         # one symbol more than --indexed-oov, to notice a dictionary that has too many
-        symbols = list(map(oov_token, range(subwords.indexed_oov + 1)))
+        symbols = [*vocabulary.symbols, oov_token(subwords.indexed_oov)]
         own_symbols = [symbol for symbol in symbols if symbol in (vocabulary.words or ())]
-        if own_symbols and own_symbols != symbols[:-1]:
+        if own_symbols and own_symbols != vocabulary.symbols:
             raise UserError(
                 f"--dictionary {vocabulary.dictionary}: has {own_symbols[-1]}, but --indexed-oov "
                 f"is {subwords.indexed_oov}; give as many as the dictionary has."
@@ -117,54 +117,13 @@ class VideoWriter(FolderWriter):
             **super().options(),
         }
 
-    def dictionary_in(self, folder: Path, name: str) -> Optional[Path]:
-        # finish_text makes a dictionary with indexed OOV tokens
-        return folder / name if self.subwords.indexed_oov else self.vocabulary.dictionary
-
-    def dictionary_name(self, side: str) -> str:
-        return DICTIONARY
-
-    def finish_text(self, folder: Path, counts: dict[str, dict[str, int]]) -> None:
+    def finish_text(self, folder: Path, known: set[str], counts: dict[str, dict[str, int]]) -> None:
         """Write the subword tokenizer's files, and replace unknown words by ``<unk-0>`` and so on
         if the options ask for it."""
         self.subwords.save(folder)
-        if not self.subwords.indexed_oov:
-            return
-        known = self._write_dictionary(folder)
-        for split in counts:
-            counts[split].update(self._index_oov(folder, split, known))
-
-    def _write_dictionary(self, folder: Path) -> set[str]:
-        """Write a dictionary that ends with the indexed OOV tokens, and return its words."""
-        from fairseq.data import Dictionary
-
-        from fairseq_mm.data.binarised_text import load_dictionary
-
-        symbols = list(map(oov_token, range(self.subwords.indexed_oov)))
-        vocabulary = self.vocabulary
-        if vocabulary.dictionary is not None:
-            words = load_dictionary(str(vocabulary.dictionary))
-        else:
-            # the selection of fairseq-preprocess, which could not add the OOV tokens to its own
-            words = Dictionary()
-            frequencies: Counter[str] = Counter()
-            for side in self.sides:
-                path = folder / "text" / f"train.{side}"
-                with open(path, encoding="utf-8", newline="\n") as file:
-                    for line in file:
-                        frequencies.update(line.split())
-            for symbol in ("<unk>", *symbols):
-                # a text that has such a symbol already must not put it among the words
-                frequencies.pop(symbol, None)
-            for word, count in frequencies.items():
-                words.add_symbol(word, n=count)
-            # `nwords` of fairseq counts the special symbols
-            limit = vocabulary.max_words + words.nspecial if vocabulary.max_words else -1
-            words.finalize(threshold=vocabulary.threshold, nwords=limit, padding_factor=1)
-        for symbol in symbols:
-            words.add_symbol(symbol, n=0)
-        words.save(str(folder / DICTIONARY))
-        return set(words.symbols[words.nspecial :])
+        if self.subwords.indexed_oov:
+            for split in counts:
+                counts[split].update(self._index_oov(folder, split, known))
 
     def _index_oov(self, folder: Path, split: str, known: set[str]) -> dict[str, int]:
         """Replace words that are not in ``known``, and list them as ``unknowns`` in the records.

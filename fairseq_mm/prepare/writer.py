@@ -1,16 +1,16 @@
 """Writes a corpus as a data folder: all files of a task except the features.
 
 ``<split>.jsonl`` has a record of each example, in the form of the user's own JSON lines. The text
-is tokenized to temporary files, from which ``fairseq-preprocess`` makes ``dict*.txt``,
-``<split>*.bin`` and ``<split>*.idx``. ``prepare.json`` has the options and the counts.
+is tokenized to temporary files and binarised to ``dict*.txt``, ``<split>*.bin`` and
+``<split>*.idx``, the files of ``fairseq-preprocess``. ``prepare.json`` has options and counts.
 """
 
 import itertools
 import json
-import logging
 import re
 import shutil
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,13 +29,8 @@ from fairseq_mm.prepare.data_folder import (
     REPORT,
     former_files,
     partial_folder,
-    run_preprocess,
 )
 
-logger = logging.getLogger(__name__)
-
-# fairseq-preprocess, which shows no progress, counts and binarises about as many in a minute
-_WORDS_A_MINUTE = 20_000_000
 # Chinese and Japanese characters, and letters of Thai, Lao, Tibetan, Burmese and Khmer: more in a
 # row than a word has
 _UNSEGMENTED = (
@@ -57,6 +52,7 @@ class Vocabulary:
         threshold: Minimum number of occurrences in the training split.
         max_words: Maximum number of words; None for all.
         prefix: Prefix of the options' names, such as ``source-``.
+        symbols: Further entries at the end of the dictionary.
     """
 
     text: str
@@ -65,6 +61,7 @@ class Vocabulary:
     max_words: Optional[int] = None
     dictionary: Optional[Path] = None
     prefix: str = ""
+    symbols: Sequence[str] = ()
 
     def __post_init__(self) -> None:
         self.words: Optional[set[str]] = None
@@ -90,15 +87,25 @@ class Vocabulary:
             f"{prefix}dictionary": self.dictionary and str(self.dictionary),
         }
 
-    def arguments(self, side: str, dictionary: Optional[Path]) -> list[str]:
-        """Return the arguments of fairseq-preprocess for ``side`` (``src`` or ``tgt``)."""
-        if dictionary is not None:
-            return [f"--{side}dict", str(dictionary)]
-        arguments = [f"--threshold{side}", str(self.threshold)]
-        if self.max_words:
-            # --nwords counts fairseq's four control symbols too
-            arguments += [f"--nwords{side}", str(self.max_words + 4)]
-        return arguments
+    def build(self, counts: "Counter[str]") -> Any:
+        """Load the dictionary, or build it from the number of occurrences of each word."""
+        from fairseq.data import Dictionary
+
+        from fairseq_mm.data.binarised_text import load_dictionary
+
+        if self.dictionary is not None:
+            dictionary = load_dictionary(str(self.dictionary))
+        else:
+            dictionary = Dictionary()
+            for word in counts.keys() - set(self.symbols):
+                dictionary.add_symbol(word, n=counts[word])
+            # fairseq counts its control symbols, too; by default it pads a dictionary to a multiple
+            # of 8 with words that do not exist, to which a softmax would give probability
+            limit = self.max_words + dictionary.nspecial if self.max_words else -1
+            dictionary.finalize(threshold=self.threshold, nwords=limit, padding_factor=1)
+        for symbol in self.symbols:
+            dictionary.add_symbol(symbol, n=0)
+        return dictionary
 
 
 class FolderWriter:
@@ -115,7 +122,6 @@ class FolderWriter:
         settings: Settings of the tokenizer, for ``prepare.json``.
         skip_empty: Leave out texts without a word, or the examples with them, instead of refusing
             the data.
-        workers: Number of processes of fairseq-preprocess; the result does not depend on it.
 
     Attributes:
         sides: Dict from side to the names of two counts: its words and its unknown words.
@@ -141,7 +147,6 @@ class FolderWriter:
         *,
         settings: Optional[dict[str, object]] = None,
         skip_empty: bool = False,
-        workers: int = 1,
     ) -> None:
         for vocabulary in vocabularies.values():
             if vocabulary.words is not None and not self.required <= vocabulary.words:
@@ -153,7 +158,6 @@ class FolderWriter:
         self.vocabularies = vocabularies
         self.settings = settings or {}
         self.skip_empty = skip_empty
-        self.workers = workers
 
     def begin_split(self, split: str) -> None:
         """Clear what the writer counts over the examples of a split."""
@@ -180,8 +184,9 @@ class FolderWriter:
     def finish_split(self, counts: dict[str, int]) -> None:
         """Add to ``counts`` what is known only after all examples of a split."""
 
-    def finish_text(self, folder: Path, counts: dict[str, dict[str, int]]) -> None:
-        """Change the text of all splits in ``folder`` before it is binarised."""
+    def finish_text(self, folder: Path, known: set[str], counts: dict[str, dict[str, int]]) -> None:
+        """Change the text of all splits in ``folder`` before it is binarised; ``known`` are the
+        words of the dictionary."""
 
     def finish_folder(self, folder: Path, splits: list[str]) -> None:
         """Add files to ``folder`` that are made from the binarised text."""
@@ -258,11 +263,12 @@ class FolderWriter:
         with partial_folder(output, files, kind=kind, overwrite=overwrite) as partial:
             (partial / "text").mkdir()
             exceptions = dict(corpus.exceptions)
+            self._frequencies: dict[str, Counter[str]] = {x: Counter() for x in self.vocabularies}
             counts = {
                 split: self._write_split(partial, split, corpus, exceptions)
                 for split in corpus.splits
             }
-            self.finish_text(partial, counts)
+            dictionaries = self._write_dictionaries(partial, counts)
             report: dict[str, Any] = {
                 "kind": kind,
                 "package_version": __version__,
@@ -276,9 +282,11 @@ class FolderWriter:
                 "notes": corpus.notes,
                 "missing": corpus.missing,
             }
-            self._binarize(partial, corpus, report, strict)
+            self._check_sizes(corpus, dictionaries, report, strict)
+            for split in counts:
+                for side in self.sides:
+                    self._binarise(partial, split, side, dictionaries[side], report)
             self.finish_folder(partial, list(counts))
-            self._count_unknown(partial, counts, corpus.notes)
             shutil.rmtree(partial / "text")
             if corpus.write_features is not None:
                 corpus.features_written = corpus.write_features(output, partial)
@@ -316,7 +324,10 @@ class FolderWriter:
                     record["missing"] = missing
                 records.write(json_line(record) + "\n")
                 for side, file in zip(self.sides, texts):
-                    file.writelines(line + "\n" for line in lines.get(side, ()))
+                    for line in lines.get(side, ()):
+                        file.write(f"{line}\n")
+                        if split == "train":
+                            self._frequencies[self._vocabulary_name(side)].update(line.split())
             # people wrote these texts about an album, although their images are missing
             for example in corpus.further_references.get(split, ()):
                 records.write(json_line({**self.record(example), "reference_only": True}) + "\n")
@@ -354,74 +365,64 @@ class FolderWriter:
             raise UserError(f"{where}: {what} {problem}.")
         return token_lists
 
-    def dictionary_name(self, side: str) -> str:
-        return "dict.txt" if len(self.sides) == 1 else f"dict.{side}.txt"
+    def _vocabulary_name(self, side: str) -> str:
+        """Return the file name of the dictionary of a side, which both sides may share."""
+        names = list(self.vocabularies)
+        return names[list(self.sides).index(side)] if len(names) == len(self.sides) else names[0]
 
-    def dictionary_in(self, folder: Path, name: str) -> Optional[Path]:
-        """Return the path of an existing dictionary for fairseq-preprocess; None to make one."""
-        return self.vocabularies[name].dictionary
-
-    def _preprocess_arguments(self, folder: Path, splits: Iterable[str]) -> list[str]:
-        """Return the arguments of fairseq-preprocess."""
-        sides = list(self.sides)
-        ending = f".{sides[0]}" if len(sides) == 1 else ""
-        arguments = ["--only-source"]
-        if len(sides) == 2:
-            arguments = ["--source-lang", sides[0], "--target-lang", sides[1]]
-            arguments += ["--joined-dictionary"] if len(self.vocabularies) == 1 else []
-        for split in splits:
-            arguments += [f"--{split}pref", str(folder / "text" / f"{split}{ending}")]
-        arguments += ["--destdir", str(folder)]
-        for short, (name, vocabulary) in zip(("src", "tgt"), self.vocabularies.items()):
-            arguments += vocabulary.arguments(short, self.dictionary_in(folder, name))
-        # By default fairseq pads a dictionary to a multiple of 8 with words that do not exist. A
-        # softmax would give them probability, and pretrained embeddings would not fit.
-        return [*arguments, "--padding-factor", "1", "--workers", str(self.workers)]
-
-    def _binarize(self, folder: Path, corpus: Corpus, report: dict[str, Any], strict: bool) -> None:
-        """Run fairseq-preprocess on the text in ``folder``, and add the dictionaries' sizes, and
-        those that differ from the published ones, to ``report``."""
-        counts = report["counts"]
-        words = sum(split[name] for split in counts.values() for name, _ in self.sides.values())
-        # so that a run of several minutes does not look as if it hung
-        if words > _WORDS_A_MINUTE:
-            minutes = round(words / _WORDS_A_MINUTE)
-            logger.info(f"binarising {words:,} words, about {minutes} minutes of one core's time")
-        run_preprocess(self._preprocess_arguments(folder, counts))
-        sizes: dict[str, int] = {}
+    def _write_dictionaries(
+        self, folder: Path, counts: dict[str, dict[str, int]]
+    ) -> dict[str, Any]:
+        """Write the dictionaries to ``folder``, and return them by side."""
+        dictionaries = {}
         for name, vocabulary in self.vocabularies.items():
-            known = _read_words(folder / name)
-            sizes[name] = len(known)
+            dictionaries[name] = dictionary = vocabulary.build(self._frequencies[name])
+            known = set(dictionary.symbols[dictionary.nspecial :])
             if vocabulary.dictionary is None and not self.required < known:
                 even = "".join(f" or not even {word}" for word in self.required)
                 raise UserError(
                     f"no word{even} occurs {vocabulary.threshold} times or more in the training "
                     f"{vocabulary.text}; give a smaller --{vocabulary.prefix}threshold."
                 )
+            self.finish_text(folder, known, counts)
+        by_side = {side: dictionaries[self._vocabulary_name(side)] for side in self.sides}
+        for name, dictionary in zip(self.dictionary_files(), by_side.values()):
+            dictionary.save(str(folder / name))
+        return by_side
+
+    def _check_sizes(
+        self, corpus: Corpus, dictionaries: dict[str, Any], report: dict[str, Any], strict: bool
+    ) -> None:
+        """Add to ``report`` the sizes of the dictionaries, and those that are not the published
+        ones."""
+        # published sizes include fairseq's four control symbols
+        types = {self._vocabulary_name(side): len(x) for side, x in dictionaries.items()}
+        sizes = {name: size - 4 for name, size in types.items()}
         report["dictionary_words"] = sizes if len(sizes) > 1 else sum(sizes.values())
         if corpus.vocabulary_deviations is not None:
-            # published sizes include fairseq's four control symbols
-            types = {name: size + 4 for name, size in sizes.items()}
             deviations = corpus.vocabulary_deviations(report["options"], types)
             _refuse(deviations if strict else [])
             report["deviations"] += deviations
 
-    def _count_unknown(
-        self, folder: Path, counts: dict[str, dict[str, int]], notes: list[str]
+    def _binarise(
+        self, folder: Path, split: str, side: str, dictionary: Any, report: dict[str, Any]
     ) -> None:
-        for side, (_, unknown) in self.sides.items():
-            words = _read_words(folder / self.dictionary_name(side))
-            for split in counts:
-                text = folder / "text" / f"{split}.{side}"
-                with open(text, encoding="utf-8") as file:
-                    first = [word for line in itertools.islice(file, 1000) for word in line.split()]
-                num_sentences = sum(bool(_SENTENCE.search(word)) for word in first)
-                if _UNSEGMENTED not in notes and 2 * num_sentences > len(first):
-                    notes.append(_UNSEGMENTED)
-                with open(text, encoding="utf-8", newline="\n") as file:
-                    unknowns = (x not in words for line in file for x in line.split())
-                    counts[split][unknown] = sum(unknowns)
-                self.check_unknown(side, split, counts[split])
+        """Binarise a text in ``folder``, and add the number of its unknown words to ``report``."""
+        from fairseq_mm.data.binarised_text import binarise
+
+        pair = f".{'-'.join(self.sides)}.{side}" if len(self.sides) == 2 else ""
+        with open(folder / "text" / f"{split}.{side}", encoding="utf-8", newline="\n") as file:
+            first = [word for line in itertools.islice(file, 1000) for word in line.split()]
+            num_sentences = sum(bool(_SENTENCE.search(word)) for word in first)
+            if _UNSEGMENTED not in report["notes"] and 2 * num_sentences > len(first):
+                report["notes"].append(_UNSEGMENTED)
+            file.seek(0)
+            lines = tqdm(file, f"{split}, binarised", unit=" lines", disable=None)
+            words = (line.split() for line in lines)
+            counts = report["counts"][split]
+            unknown = self.sides[side][1]
+            counts[unknown] = binarise(words, dictionary, str(folder / f"{split}{pair}"))
+        self.check_unknown(side, split, counts)
 
     def check_unknown(self, side: str, split: str, counts: dict[str, int]) -> None:
         """Raise UserError if so many words are unknown that the dictionary must be a wrong one."""
@@ -430,12 +431,6 @@ class FolderWriter:
 def _refuse(deviations: list[str]) -> None:
     if deviations:
         raise UserError(f"--strict: {'; '.join(deviations)}.")
-
-
-def _read_words(path: Path) -> set[str]:
-    """Read the words of a ``dict.txt`` that fairseq-preprocess made."""
-    with open(path, encoding="utf-8", newline="\n") as file:
-        return {line.rpartition(" ")[0] for line in file}
 
 
 def json_line(entry: object) -> str:

@@ -8,9 +8,7 @@ from written_folder import binarised, records
 
 from fairseq_mm.data.record_split import PROMPTS
 from fairseq_mm.errors import UserError
-from fairseq_mm.prepare import writer
 from fairseq_mm.prepare.corpus import Corpus, Example, Streamed
-from fairseq_mm.prepare.data_folder import run_preprocess
 from fairseq_mm.prepare.prompts import PromptWriter
 from fairseq_mm.prepare.writer import Vocabulary
 
@@ -183,7 +181,7 @@ def test_vocabularies_of_other_sizes_are_reported_and_refused_when_strict(tmp_pa
 
 
 @pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt])
-@pytest.mark.parametrize("step", ["run_preprocess", "finish_folder"])
+@pytest.mark.parametrize("step", ["_binarise", "finish_folder"])
 def test_an_interrupted_run_leaves_nothing_and_keeps_what_was(tmp_path, monkeypatch, error, step):
     def fail(*arguments):
         raise error
@@ -191,8 +189,7 @@ def test_an_interrupted_run_leaves_nothing_and_keeps_what_was(tmp_path, monkeypa
     out = tmp_path / "out"
     write(EXAMPLE, out)
     before = files_in(out)
-    where = writer if step == "run_preprocess" else PromptWriter
-    monkeypatch.setattr(where, step, fail)
+    monkeypatch.setattr(PromptWriter, step, fail)
     with pytest.raises(error):
         write({"train": [("a", "b")]}, out, overwrite=True)
     with pytest.raises(error):
@@ -201,13 +198,11 @@ def test_an_interrupted_run_leaves_nothing_and_keeps_what_was(tmp_path, monkeypa
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out"]
 
 
-def test_a_path_that_fairseq_would_split_is_refused(tmp_path):
-    with pytest.raises(UserError, match=r"--output .*a,b: fairseq-preprocess cannot read paths wi"):
-        write(EXAMPLE, tmp_path / "a,b")
-
-
 def test_real_stories_are_binarised_as_by_fairseq_preprocess_alone(tmp_path, shared_data):
     """The release's files, cut by the original's recipe, one line of Python."""
+    from fairseq import options
+    from fairseq_cli import preprocess
+
     from fairseq_mm.prepare.releases.writingprompts import read_writingprompts
 
     release = shared_data("writingprompts")
@@ -220,7 +215,8 @@ def test_real_stories_are_binarised_as_by_fairseq_preprocess_alone(tmp_path, sha
         (plain / path.name).write_text("\n".join(lines) + "\n", encoding="utf-8")
     command = "--source-lang wp_source --target-lang wp_target --thresholdsrc 2 --thresholdtgt 5"
     prefixes = ["--trainpref", str(plain / "train"), "--validpref", str(plain / "valid")]
-    run_preprocess([*command.split(), *prefixes, "--destdir", str(plain), "--padding-factor", "1"])
+    arguments = [*command.split(), *prefixes, "--destdir", str(plain), "--padding-factor", "1"]
+    preprocess.main(options.get_preprocessing_parser().parse_args(arguments))
     report = write(read_writingprompts(release), out, source_threshold=2, target_threshold=5)
     found = files_in(out)
     for name, content in files_in(plain).items():
