@@ -43,8 +43,8 @@ from known_facts.words import KINDS
 from fairseq_mm.cli import arguments
 from fairseq_mm.cli.arguments import Rows
 from fairseq_mm.cli.script import run_script
+from fairseq_mm.data.input_files import read_objects
 from fairseq_mm.data.output_file import partial_path, write_file
-from fairseq_mm.data.story_file import Story, read_stories
 from fairseq_mm.errors import UserError
 from fairseq_mm.metrics.bootstrap import interval, resampled
 
@@ -184,13 +184,17 @@ def _describe(splits: dict[str, list[Pair]], seed: int, values: dict[str, int]) 
 
 
 def _score(args: argparse.Namespace) -> None:
-    stories = read_stories(args.stories)
-    for story in stories:
-        if len(read_prompt(story.prompt)) < len(KINDS):
+    stories = []
+    for where, entry in read_objects(args.stories):
+        prompt = str(entry.get("prompt"))
+        if len(read_prompt(prompt)) < len(KINDS):
             raise UserError(
-                f"{args.stories}: the prompt of {story.id!r} must state the five facts of "
-                f"`prompt_following.py write`, but is {story.prompt[:60]!r}."
+                f"{where}: the prompt must state the five facts of `prompt_following.py write`, "
+                f"but is {prompt[:60]!r}."
             )
+        # files of `retrieve prompts` have no tokens, and call the hypothesis `story`
+        text = next((entry[x] for x in ("tokens", "hypothesis", "story") if x in entry), "")
+        stories.append((prompt, text))
     result = score_stories(stories)
     if args.json:
         write_file(args.json, json.dumps(result, indent=2) + "\n")
@@ -204,7 +208,7 @@ def _score(args: argparse.Namespace) -> None:
         print(f"{name:8}{taken_up:24}{right:24}{chance:10}{figures['sentences']:.2f}")
 
 
-def score_stories(stories: list[Story]) -> dict[str, Any]:
+def score_stories(stories: list[tuple[str, str]]) -> dict[str, Any]:
     """Score how stories take up the facts of their prompts, by kind and over all kinds.
 
     ``taken_up`` is the share of facts that at least one sentence takes up; ``right`` is the share
@@ -212,8 +216,8 @@ def score_stories(stories: list[Story]) -> dict[str, Any]:
     share under the prompts of the other stories; ``sentences`` is the mean number of such sentences
     in a story.
     """
-    facts = [read_prompt(story.prompt) for story in stories]
-    counts = [count_mentions(story.tokens) for story in stories]
+    facts = [read_prompt(prompt) for prompt, _ in stories]
+    counts = [count_mentions(tokens) for _, tokens in stories]
     shape = len(stories), len(KINDS)
     mentions, right, by_chance = np.zeros(shape), np.zeros(shape), np.zeros(shape)
     for column, kind in enumerate(KINDS):

@@ -31,12 +31,12 @@ from annotation.questions import (
     read_key,
 )
 from annotation.sheets import crowd_template, sheet_csv, sheet_page
+from annotation.stories import read_stories
 
 from fairseq_mm.cli import arguments
 from fairseq_mm.cli.arguments import FLAG, Rows
 from fairseq_mm.cli.script import run_script
 from fairseq_mm.data.output_file import output_file
-from fairseq_mm.data.story_file import read_stories
 from fairseq_mm.errors import UserError
 
 SHEETS = ("questions.csv", "questions.html", "template.html")

@@ -274,7 +274,7 @@ def test_the_extractor_is_named_as_extract_names_it(tmp_path):
     }
     named = extractor_attributes(extractor="x", weights="torchvision:IMAGENET1K_V1", grid=True)
     assert named == {"extractor": "x", "weights": "torchvision:IMAGENET1K_V1", "grid": 1}
-    with pytest.raises(UserError, match=r"none.pt: No such file"):
+    with pytest.raises(UserError, match=r"none.pt: cannot be read .No such file"):
         extractor_attributes(weights="none.pt")
 
 

@@ -11,8 +11,8 @@ from annotation.questions import (
     preference_questions,
     read_key,
 )
+from annotation.stories import Story
 
-from fairseq_mm.data.story_file import Story
 from fairseq_mm.errors import UserError
 
 

@@ -16,8 +16,7 @@ from annotation.sheets import (
     sheet_csv,
     sheet_page,
 )
-
-from fairseq_mm.data.story_file import Story
+from annotation.stories import Story
 
 HARMFUL = '</p><script>alert("1")</script> & <newline> <b>'
 

@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from annotation.stories import Story
 from fairseq_mm.data.input_files import parse_json
-from fairseq_mm.data.story_file import Story
 from fairseq_mm.errors import UserError
 
 GROUP = 3
