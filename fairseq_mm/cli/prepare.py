@@ -15,7 +15,7 @@ from pathlib import Path, PurePosixPath
 from types import ModuleType
 from typing import Any, NamedTuple, Optional
 
-from fairseq_mm.cli.prepare_options import FOLDER, KINDS, OWN, Kind, add_options
+from fairseq_mm.cli.prepare_options import DEFAULTS, FOLDER, KINDS, OWN, Kind, add_options
 from fairseq_mm.cli.records import list_first
 from fairseq_mm.errors import UserError
 from fairseq_mm.prepare import join, upgrade
@@ -98,8 +98,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             help="JSON lines, as described above.",
         )
         data, text = [*OWN, *kind.own_options.split()], kind.text_options.split()
-        defaults = {**kind.defaults(), "read": _read_own}
-        _add_groups(name_parser, kind, data, text, FOLDER, defaults)
+        _add_groups(name_parser, kind, data, text, read=_read_own)
     for name, release in RELEASES.items():
         kind, module = KINDS[release.kind], release.module
         summary = str(module.__doc__).partition("\n")[0].rstrip(".:")
@@ -108,16 +107,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         data, fixed = release.options.split(), release.fixed_options.split()
         text = [option for option in kind.text_options.split() if option not in fixed]
         # a text without a word is left out and counted: nobody may change a release's files
-        defaults = {**kind.defaults(), **(release.values or {}), "skip_empty": True}
-        defaults["read"] = module.read
+        values = {**(release.values or {}), "skip_empty": True, "read": module.read}
         # --strict compares with published sizes, which own data have not
-        _add_groups(name_parser, kind, data, text, (*FOLDER, "--strict"), defaults)
+        _add_groups(name_parser, kind, data, text, (*FOLDER, "--strict"), **values)
     kind, summary = KINDS["captions"], "several folders of captions, for one training"
     name_parser = names.add_parser("join", help=summary, description=join.__doc__)
     join.add_arguments(name_parser)
     text = ["--threshold", "--dictionary"]
-    joined = {**kind.defaults(), "caption_writer": join.JoinedWriter, "read": join.read}
-    _add_groups(name_parser, kind, (), text, FOLDER, joined)
+    _add_groups(name_parser, kind, (), text, caption_writer=join.JoinedWriter, read=join.read)
     summary = "an older data folder, whose splits become files of records"
     name_parser = names.add_parser("upgrade", help=summary, description=upgrade.__doc__)
     upgrade.add_arguments(name_parser)
@@ -128,9 +125,12 @@ def _add_groups(
     kind: Kind,
     data: Iterable[str],
     text: Iterable[str],
-    folder: Iterable[str],
-    defaults: dict[str, Any],
+    folder: Iterable[str] = FOLDER,
+    **values: Any,
 ) -> None:
+    """Add the options about data, text and folder; ``values`` replace ``DEFAULTS``."""
+    own = {"tokenizer": kind.tokenizer, "default_threshold": kind.threshold}
+    defaults = {**DEFAULTS, **own, **values}
     add_options(parser, kind, data, defaults)
     add_options(parser.add_argument_group("text"), kind, text, defaults)
     add_options(parser.add_argument_group("folder"), kind, folder, defaults)
@@ -142,11 +142,11 @@ def _read_own(args: argparse.Namespace) -> Corpus:
     # None: the lines themselves name their split
     paths = {None: args.data, "valid": args.valid, "test": args.test}
     kind = KINDS[args.name].records
-    if getattr(args, "without_images", False):
+    if args.without_images:
         kind = TEXTS
         if args.features:
             raise UserError("--features: is of images, and --without-images ignores them.")
-    return read_jsonl(kind, paths, keys=getattr(args, "keys", "name"))
+    return read_jsonl(kind, paths, keys=args.keys)
 
 
 def run(args: argparse.Namespace) -> None:
@@ -160,14 +160,14 @@ def run(args: argparse.Namespace) -> None:
     corpus = args.read(args)
     # before images are checked, so that missing images do not change the splits
     for split in ("valid", "test"):
-        corpus.draw(split, getattr(args, f"{split}_size", 0), seed=getattr(args, "seed", 1))
+        corpus.draw(split, getattr(args, f"{split}_size"), seed=args.seed)
     _leave_out_missing(corpus, args)
     kind = next(kind for kind in KINDS.values() if kind.records.name == corpus.kind.name)
     writer = kind.writer(args)
     report = writer.write(
         corpus,
         args.output,
-        strict=getattr(args, "strict", False),
+        strict=args.strict,
         overwrite=args.overwrite,
     )
     _print_report(report, writer, args.output)
@@ -180,11 +180,9 @@ def _leave_out_missing(corpus: Corpus, args: argparse.Namespace) -> None:
 
     if corpus.write_features is not None:  # a release with features of its own
         return
-    images: Any = getattr(args, "images", None)
-    features: Any = getattr(args, "features", None)
-    policy = getattr(args, "missing", None)
+    images, features = args.images, args.features
     if not images and not features:
-        if policy is not None:
+        if args.missing is not None:
             raise UserError("--missing needs --features, or --images, to say what is missing.")
         return
     keys = corpus.visual_keys()
@@ -201,7 +199,7 @@ def _leave_out_missing(corpus: Corpus, args: argparse.Namespace) -> None:
             # a caption is joined with its image by the id
             if corpus.kind.id_is_key:
                 example.id = example.visual[0]
-    corpus.leave_out_missing(missing, policy=policy or args.missing_by_default)
+    corpus.leave_out_missing(missing, policy=args.missing or args.missing_by_default)
 
 
 def keys_in_stores(

@@ -47,10 +47,10 @@ OPTIONS: dict[str, tuple[str, dict[str, Any]]] = {
     "--valid-size": (
         "Number of training {groups} to draw as the valid split, with all that belongs to each "
         "(default: 0).",
-        {**NATURAL, "default": 0},
+        NATURAL,
     ),
-    "--test-size": ("The same for the test split (default: 0).", {**NATURAL, "default": 0}),
-    "--seed": ("Seed of drawn splits (default: 1).", {**NUMBER, "default": 1}),
+    "--test-size": ("The same for the test split (default: 0).", NATURAL),
+    "--seed": ("Seed of drawn splits (default: 1).", NUMBER),
     "--without-images": (
         "The data is text alone: lines need no image, and files that end with .txt have a sentence "
         "a line.",
@@ -59,7 +59,7 @@ OPTIONS: dict[str, tuple[str, dict[str, Any]]] = {
     "--keys": (
         "What {visual}s are called in the feature store: by the name, the stem (without ending) or "
         "the path of their file; as --ids of fairseq-mm extract (default: name).",
-        {"choices": KEYS, "default": "name"},
+        {"choices": KEYS},
     ),
     "--features": (
         "Feature stores of the {visual}s; {visual}s that none of them has are missing.",
@@ -94,7 +94,7 @@ OPTIONS: dict[str, tuple[str, dict[str, Any]]] = {
     "--story-words": (
         "Maximum number of words per story; longer stories are truncated, 0 leaves them whole "
         "(default: 1000).",
-        {**NATURAL, "default": 1000},  # the limit of Fan et al. 2018
+        NATURAL,
     ),
     "--pretrained": (
         "Folder of a pretrained model, whose dictionary and subwords are taken.",
@@ -106,10 +106,31 @@ OPTIONS: dict[str, tuple[str, dict[str, Any]]] = {
         "(default: 0).",
         # transcripts have tens of unknown words; each indexed token is a row of the model's
         # embeddings, so that a number that was mistyped would fill the memory of a training
-        {"type": number(0, 100_000), "metavar": "N", "default": 0},
+        {"type": number(0, 100_000), "metavar": "N"},
     ),
     # of version 0.2, which ran fairseq-preprocess
     "--workers": ("Has no effect: one process binarises the text.", POSITIVE),
+}
+# defaults of options, and of settings without an option; a kind or a release may replace some
+DEFAULTS: dict[str, Any] = {
+    "valid_size": 0,
+    "test_size": 0,
+    "seed": 1,
+    "without_images": False,
+    "keys": "name",
+    "features": None,
+    "images": None,
+    "missing": None,
+    "missing_by_default": "refuse",
+    "strict": False,
+    "by_stem": False,
+    "skip_empty": False,
+    "keep_case": False,
+    "keep_punctuation": False,
+    "tokenizer_of_words": "words",
+    "caption_writer": CaptionWriter,
+    "story_words": 1000,  # the limit of Fan et al. 2018
+    "indexed_oov": 0,
 }
 OWN = ("--valid", "--test", "--valid-size", "--test-size", "--seed")
 FOLDER = ("--output", "--overwrite")
@@ -138,19 +159,6 @@ class Kind(NamedTuple):
     text_options: str
     own_options: str = "--keys --features --missing"
 
-    def defaults(self) -> dict[str, Any]:
-        """Return defaults, also of settings without an option; a release may replace some."""
-        return {
-            "tokenizer": self.tokenizer,
-            "default_threshold": self.threshold,
-            "tokenizer_of_words": "words",
-            "missing_by_default": "refuse",
-            "by_stem": False,
-            "skip_empty": False,
-            "keep_case": False,
-            "keep_punctuation": False,
-        }
-
 
 def add_options(
     parser: Any, kind: Kind, options: Iterable[str], settled: Mapping[str, Any]
@@ -169,6 +177,8 @@ def add_options(
     tokenizer = f"Tokenizer: {how} (default: {default}).", {"choices": tuple(kind.tokenizers)}
     for option in options:
         text, more = tokenizer if option == "--tokenizer" else OPTIONS[option]
+        if option == "--missing" and kind.records.id_is_key:
+            more = {"choices": POLICIES[:2]}  # without its image nothing is left of an example
         parser.add_argument(option, help=text.format(**names), **more)
 
 
@@ -185,9 +195,7 @@ def _common(args: argparse.Namespace, **settings: object) -> dict[str, Any]:
 
 def _caption_writer(args: argparse.Namespace) -> CaptionWriter:
     vocabulary = _vocabulary(args, "captions")
-    writer = getattr(args, "caption_writer", CaptionWriter)
-    if getattr(args, "without_images", False):
-        writer = TextWriter
+    writer = TextWriter if args.without_images else args.caption_writer
     # refused instead of ignored: prepare.json would record options that had no effect
     if args.tokenizer in ("m_rnn", "ptb") and (args.keep_case or args.keep_punctuation):
         raise UserError(

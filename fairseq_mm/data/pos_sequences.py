@@ -79,58 +79,6 @@ def make_tag_dictionary(lines: Iterable[str]) -> Dictionary:
     return dictionary
 
 
-def load_pos_sequences(records: Split, dictionary: Dictionary, sizes: np.ndarray) -> TagLines:
-    """Load the part-of-speech sequences of a split.
-
-    Tags that the dictionary does not have become ``<unk>``, and are counted in a warning.
-
-    Args:
-        records: Records of the split.
-        dictionary: Dictionary of the tags.
-        sizes: ``[lines]`` number of tokens in each line of the split's text, ``</s>`` included.
-    """
-    sequences = TagLines(get_tags(records), dictionary)
-    # both sizes count </s>, which tags do not have
-    check_alignment(records, sequences.sizes - 1, np.asarray(sizes) - 1)
-    if sequences.num_unknown:
-        total = int(sequences.sizes.sum()) - len(sequences)
-        logger.warning(
-            f"{records.path}: {sequences.num_unknown} of {total} tags are not among those of "
-            "training; the same tagger must have made both"
-        )
-    return sequences
-
-
-def check_alignment(records: Split, num_tags: np.ndarray, num_tokens: np.ndarray) -> None:
-    """Check that each line has one tag for each token.
-
-    Args:
-        records: Records of the split.
-        num_tags: ``[lines]`` number of tags.
-        num_tokens: ``[lines]`` number of tokens, ``</s>`` not counted.
-    """
-    different = np.flatnonzero(num_tags != num_tokens)
-    if len(different):
-        line = int(different[0])
-        raise UserError(
-            f"{records.where(line)}: each token must have one tag, but a caption has "
-            f"{num_tokens[line]} tokens and {num_tags[line]} tags ({len(different)} such lines)."
-        )
-
-
-def count_pos_sequences(lines: Iterable[str]) -> "Counter[str]":
-    """Count how often each part-of-speech sequence of ``SHORTEST`` to ``LONGEST`` tags occurs.
-
-    Each line is a sequence, its tags separated by spaces.
-    """
-    counts: Counter[str] = Counter()
-    for line in lines:
-        tags = line.split()
-        if SHORTEST <= len(tags) <= LONGEST:
-            counts[" ".join(tags)] += 1
-    return counts
-
-
 def sample_pos_sequences(counts: "Counter[str]", number: int, *, seed: int) -> list[str]:
     """Sample ``number`` part-of-speech sequences with replacement.
 
@@ -178,7 +126,8 @@ class FolderPosSequences:
         # the sequences of the split would show a generating model what the references are like
         if draw:
             train = open_split(self.folder, "train", ())
-            counts = count_pos_sequences(get_tags(train))
+            tags = map(str.split, get_tags(train))
+            counts = Counter(" ".join(x) for x in tags if SHORTEST <= len(x) <= LONGEST)
             if not counts:
                 raise UserError(
                     f"{train.path}: must have captions of {SHORTEST} to {LONGEST} tags to write "
@@ -186,6 +135,20 @@ class FolderPosSequences:
                 )
             lines = sample_pos_sequences(counts, len(sizes), seed=seed)
             sequences = TagLines(lines, self.dictionary)
-        else:
-            sequences = load_pos_sequences(records, self.dictionary, sizes)
+            return {"source": sequences, "source_dictionary": self.dictionary}
+        sequences = TagLines(get_tags(records), self.dictionary)
+        different = np.flatnonzero(sequences.sizes != np.asarray(sizes))
+        if len(different):
+            line = int(different[0])  # its sizes count </s>
+            raise UserError(
+                f"{records.where(line)}: each token must have one tag, but a caption has "
+                f"{sizes[line] - 1} tokens and {sequences.sizes[line] - 1} tags ({len(different)} "
+                "such lines)."
+            )
+        if sequences.num_unknown:
+            total = int(sequences.sizes.sum()) - len(sequences)
+            logger.warning(
+                f"{records.path}: {sequences.num_unknown} of {total} tags are not among those of "
+                "training; the same tagger must have made both"
+            )
         return {"source": sequences, "source_dictionary": self.dictionary}

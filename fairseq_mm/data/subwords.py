@@ -24,7 +24,7 @@ from typing import Any, Optional, Union
 
 import numpy as np
 
-from fairseq_mm.data.input_files import read_bytes, read_json
+from fairseq_mm.data.input_files import decoded, parse_object, read_bytes
 from fairseq_mm.data.output_file import output_file, partial_path
 from fairseq_mm.errors import UserError, first_line
 
@@ -73,16 +73,13 @@ class Subwords:
         indexed_oov: int = 0,
         source: Union[str, os.PathLike] = "a checkpoint",
     ) -> None:
-        if indexed_oov and kind != "none":
-            raise UserError(
-                f"indexed OOV tokens ({indexed_oov}) are for text in words, but subwords are "
-                f"{kind}: pieces leave no word outside the dictionary."
-            )
         self.kind = kind
         self.indexed_oov = indexed_oov
         self._gpt2: Any = None
         self._sentencepiece: Any = None
         try:
+            if indexed_oov and kind != "none":  # pieces leave no word outside the dictionary
+                raise ValueError(f"indexed OOV tokens ({indexed_oov}) are for text in words")
             self.files = {name: (files or {})[name] for name in KINDS[kind]}
             if kind == "gpt2":
                 self._gpt2 = _load_gpt2(*self.files.values())
@@ -155,9 +152,8 @@ class Subwords:
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> "Subwords":
         """Build a tokenizer from the result of ``to_state``."""
-        kind = _get_kind(state, "a checkpoint's subwords")
         files = {name: base64.b64decode(x) for name, x in state.get("files", {}).items()}
-        return cls(kind, files=files, indexed_oov=state.get(INDEXED_OOV, 0))
+        return cls(state.get("kind", ""), files=files, indexed_oov=state.get(INDEXED_OOV, 0))
 
     @classmethod
     def from_paths(
@@ -177,10 +173,10 @@ class Subwords:
         path = os.path.join(os.fspath(folder), SUBWORDS_FILE)
         if not os.path.exists(path):
             return cls()
-        description = read_json(path)
-        kind = _get_kind(description, path)
-        files = {name: read_bytes(os.path.join(folder, name)) for name in KINDS[kind]}
-        return cls(kind, files=files, indexed_oov=description.get(INDEXED_OOV, 0), source=folder)
+        description = parse_object(decoded(read_bytes(path), path), path)
+        kind = description.get("kind", "")
+        files = {name: read_bytes(os.path.join(folder, name)) for name in KINDS.get(kind, ())}
+        return cls(kind, files=files, indexed_oov=description.get(INDEXED_OOV, 0), source=path)
 
     @classmethod
     def from_pretrained(cls, folder: Union[str, os.PathLike]) -> "Subwords":
@@ -222,13 +218,6 @@ class Subwords:
     def _describe(self) -> dict[str, Any]:
         numbered = {INDEXED_OOV: self.indexed_oov} if self.indexed_oov else {}
         return {"kind": self.kind, **numbered}
-
-
-def _get_kind(description: Any, source: str) -> str:
-    kind = description.get("kind") if isinstance(description, dict) else None
-    if not isinstance(kind, str) or kind not in KINDS:
-        raise UserError(f"{source}: `kind` must be {' or '.join(KINDS)}, but is {kind!r:.60}.")
-    return kind
 
 
 def _load_gpt2(encoder_json: bytes, vocab_bpe: bytes) -> Any:

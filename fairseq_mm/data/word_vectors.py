@@ -21,6 +21,7 @@ from fairseq_mm.errors import UserError
 # enough for the header and the first vector, which tell text from binary
 _START = 1 << 16
 _PART = 1 << 20
+_DIMENSION = "line {} has vectors of {} dimensions, but --word-dim is {}"
 
 
 class WordVectors(NamedTuple):
@@ -39,8 +40,7 @@ def read_word_vectors(path: str, words: Sequence[str], *, dim: int) -> WordVecto
     """Read the vectors of ``words`` from a file.
 
     A word that the file does not have gets the vector of its lower-case form. If a word has several
-    lines, the first line counts. Raise UserError if the file cannot be read, its vectors have
-    another dimension than ``dim``, a value is no number, or the file has none of the words.
+    lines, the first line counts.
     """
     vectors_by_word = _read_vectors(path, {word for w in words for word in (w, w.lower())}, dim)
     vectors = np.zeros((len(words), dim), dtype=np.float32)
@@ -68,19 +68,19 @@ def _read_vectors(path: str, wanted: set[str], dim: int) -> dict[str, np.ndarray
             fields = header.split()
             has_header = len(fields) == 2 and all(field.isdigit() for field in fields)
             if has_header and int(fields[1]) != dim:
-                raise _dimension_error(path, 1, int(fields[1]), dim)
+                raise ValueError(_DIMENSION.format(1, int(fields[1]), dim))
             body = start[len(header) :] if has_header else start
             if has_header and _is_binary(body, dim, path):
-                records = _read_records(body, file, int(fields[0]), dim, path)
+                records = _read_records(body, file, int(fields[0]), dim)
             else:
-                records = _read_lines(body, file, dim, path, keys, first=1 + has_header)
+                records = _read_lines(body, file, dim, keys, first=1 + has_header)
             for key, vector in records:
                 word = keys.get(key)
                 if word is not None and word not in vectors:
                     vectors[word] = vector.astype(np.float32)
                     if not np.isfinite(vectors[word]).all():
-                        raise UserError(f"{path}: the vector of {word!r} must be finite numbers.")
-    except (OSError, EOFError, zlib.error) as error:
+                        raise ValueError(f"the vector of {word!r} must be finite numbers")
+    except (OSError, EOFError, zlib.error, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
         raise UserError(f"{path}: cannot be read as word vectors ({reason}).") from None
     return vectors
@@ -91,7 +91,7 @@ def _open(path: str) -> Any:
 
 
 def _read_lines(
-    start: bytes, file: BinaryIO, dim: int, path: str, keys: dict[bytes, str], *, first: int
+    start: bytes, file: BinaryIO, dim: int, keys: dict[bytes, str], *, first: int
 ) -> Iterator[tuple[bytes, np.ndarray]]:
     """Yield words and their vectors ``[dim]`` of a text file whose first bytes, ``start``, have
     been read already; ``first`` is the number of its first line.
@@ -103,25 +103,24 @@ def _read_lines(
     cut += file.readline()
     for number, line in enumerate((*whole, *([cut] if cut else ())), first):
         if number == first or line.split(b" ", 1)[0] in keys:
-            yield _parse_line(line, path, number, dim)
+            yield _parse_line(line, number, dim)
     for number, line in enumerate(file, first + len(whole) + 1):
         if line.split(b" ", 1)[0] in keys:
-            yield _parse_line(line, path, number, dim)
+            yield _parse_line(line, number, dim)
 
 
-def _parse_line(line: bytes, path: str, number: int, dim: int) -> tuple[bytes, np.ndarray]:
+def _parse_line(line: bytes, number: int, dim: int) -> tuple[bytes, np.ndarray]:
     """Return the word of a line and its vector ``[dim]``."""
     # at single spaces, and words in bytes: GloVe has words with spaces and with other white space
     fields = line.rstrip().split(b" ")
     has_numbers = len(fields) > 2 and _are_numbers(fields[1:])
     # numbers only: otherwise the first fields are a word with spaces
     if len(fields) != dim + 1 and has_numbers:
-        raise _dimension_error(path, number, len(fields) - 1, dim)
+        raise ValueError(_DIMENSION.format(number, len(fields) - 1, dim))
     if len(fields) <= dim or not _are_numbers(fields[-dim:]):
-        raise UserError(
-            f"{path}:{number}: must be a word and its numbers, separated by spaces (word vectors "
-            "as text: word2vec's, GloVe's or fastText's .vec; or word2vec's binary format), but is "
-            "not."
+        raise ValueError(
+            f"line {number} must be a word and its numbers: word2vec's, GloVe's or fastText's .vec "
+            "text, or word2vec's binary format"
         )
     return b" ".join(fields[:-dim]), np.array([float(value) for value in fields[-dim:]])
 
@@ -133,12 +132,6 @@ def _are_numbers(fields: Sequence[bytes]) -> bool:
     except ValueError:
         return False
     return True
-
-
-def _dimension_error(path: str, number: int, dim: int, expected: int) -> UserError:
-    return UserError(
-        f"{path}:{number}: has vectors of {dim} dimensions, but --word-dim is {expected}."
-    )
 
 
 def _is_binary(body: bytes, dim: int, path: str) -> bool:
@@ -157,7 +150,7 @@ def _is_binary(body: bytes, dim: int, path: str) -> bool:
 
 
 def _read_records(
-    part: bytes, file: BinaryIO, num_words: int, dim: int, path: str
+    part: bytes, file: BinaryIO, num_words: int, dim: int
 ) -> Iterator[tuple[bytes, np.ndarray]]:
     """Yield each word of a binary file, and its float32 vector ``[dim]``. ``part`` has the first
     bytes after the header."""
@@ -168,9 +161,9 @@ def _read_records(
             part, at = part[at:] + file.read(_PART + 4 * dim), 0
             end = part.find(b" ")
         if end < 0 or len(part) < end + 1 + 4 * dim:
-            raise UserError(
-                f"{path}: its first line says {num_words} words of {dim} dimensions, but it ends "
-                f"in word {number}."
+            raise ValueError(
+                f"its first line says {num_words} words of {dim} dimensions, but it ends in word "
+                f"{number}"
             )
         yield part[at:end].removeprefix(b"\n"), np.frombuffer(part, "<f4", dim, end + 1)
         at = end + 1 + 4 * dim

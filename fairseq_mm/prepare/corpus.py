@@ -186,11 +186,6 @@ class Corpus:
                 ``refuse`` raises UserError.
         """
         kind = self.kind
-        if policy == "keep" and kind.id_is_key:
-            raise UserError(
-                f"--missing keep: without its {kind.visual_noun} nothing is left of an example; "
-                "give drop or refuse."
-            )
         needed = any if policy == "keep" else all
 
         def present(example: Example) -> list[bool]:

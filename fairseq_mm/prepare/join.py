@@ -80,12 +80,12 @@ def join_folders(folders: Sequence[Path], splits_of: Optional[Path] = None) -> C
     """
     chosen = folders[0] if splits_of is None else splits_of
     resolved = [folder.resolve() for folder in folders]
-    if len(set(resolved)) < 2 or len(set(resolved)) < len(resolved):
+    is_chosen = chosen.resolve() in resolved
+    if len(set(resolved)) < 2 or len(set(resolved)) < len(resolved) or not is_chosen:
         raise UserError(
-            f"{', '.join(map(str, folders))}: must be two or more different data folders."
+            f"{', '.join(map(str, folders))}: must be two or more different data folders, one of "
+            f"which is --splits-of {chosen}."
         )
-    if chosen.resolve() not in resolved:
-        raise UserError(f"--splits-of {chosen}: must be one of {', '.join(map(str, folders))}.")
     stores = _list_stores_by_folder(folders)
     selected = {
         folder: {
@@ -114,7 +114,7 @@ def join_folders(folders: Sequence[Path], splits_of: Optional[Path] = None) -> C
         split: [image for splits in selected.values() for image in splits.get(split, [])]
         for split in dict.fromkeys(("train", *selected[chosen]))
     }
-    if stores:
+    if any(stores.values()):
         corpus.write_features = lambda output, partial: _write_stores(output, partial, stores)
     return corpus
 
@@ -124,23 +124,12 @@ def _format_options(settings: dict[str, Any]) -> str:
 
 
 def _list_stores_by_folder(folders: Sequence[Path]) -> dict[Path, list[tuple[str, str]]]:
-    """Return the path of each feature store and the prefix of its ids, by folder.
-
-    The result is empty if no folder has stores.
-    """
+    """Return the path of each feature store and the prefix of its ids, by folder."""
     stores = {folder: listed_stores(str(folder)) for folder in folders}
-    without = [folder for folder, listed in stores.items() if not listed]
-    if len(without) == len(folders):
-        return {}
-    if without:
-        other = next(folder for folder in folders if folder not in without)
-        raise UserError(
-            f"{without[0]}: has no features.h5, but {other} has; give one to each folder or to "
-            "none."
-        )
     # checks extractor and dimension; temporary prefixes avoid a complaint about repeated ids
     paths = [path for listed in stores.values() for path, _ in listed]
-    FeatureStores([FeatureStore(path, prefix=f"{i}/") for i, path in enumerate(paths)])
+    if paths:
+        FeatureStores([FeatureStore(path, prefix=f"{i}/") for i, path in enumerate(paths)])
     return stores
 
 

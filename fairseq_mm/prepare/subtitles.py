@@ -11,7 +11,7 @@ import re
 from pathlib import Path
 from typing import Optional
 
-from fairseq_mm.data.input_files import read_bytes
+from fairseq_mm.data.input_files import read_bytes, unreadable
 from fairseq_mm.errors import UserError
 
 SUBTITLE_SUFFIXES = (".srt", ".vtt")
@@ -53,9 +53,7 @@ def decode_transcript(content: bytes, name: str) -> str:
     try:
         text = content.decode(_BYTE_ORDER_MARKS[marks[0]] if marks else "utf-8")
     except UnicodeDecodeError as error:
-        raise UserError(
-            f"{name}: not UTF-8 text ({error.reason} at byte {error.start}); save it as UTF-8."
-        ) from None
+        raise unreadable(name, error) from None
     if Path(name).suffix.lower() not in SUBTITLE_SUFFIXES:
         return text
     transcript = subtitles_to_text(text)

@@ -9,8 +9,6 @@ import pytest
 
 from fairseq_mm.data.pos_sequences import (
     FolderPosSequences,
-    count_pos_sequences,
-    load_pos_sequences,
     make_tag_dictionary,
     sample_pos_sequences,
 )
@@ -38,26 +36,28 @@ def test_most_frequent_tag_comes_first_and_equals_by_name():
     assert dictionary.count[4:] == [3, 3, 2, 1]
 
 
-def test_pos_sequences_are_lines_of_indices_with_an_end(records):
-    structures = load_pos_sequences(records, make_tag_dictionary(LINES), SIZES)
-    assert len(structures) == 3
+def test_a_folder_gives_a_split_its_own_pos_sequences(records):
+    options = FolderPosSequences(records.folder).dataset_options(records, SIZES)
+    assert options["source_dictionary"].symbols[4:] == ["NOUN", "VERB", "DET", "ADJ"]
+    structures = options["source"]
     assert structures.sizes.tolist() == [4, 3, 5]
     # DET is 6, ADJ 7, NOUN 4, VERB 5, </s> 2
-    assert [structures[i].tolist() for i in range(3)] == [[6, 4, 5, 2], [4, 5, 2], [6, 7, 4, 5, 2]]
+    expected = [[6, 4, 5, 2], [4, 5, 2], [6, 7, 4, 5, 2]]
+    assert [structures[i].tolist() for i in range(len(structures))] == expected
     assert pickle.loads(pickle.dumps(structures))[2].tolist() == structures[2].tolist()
 
 
 def test_unknown_tags_are_counted_and_warned_of(records, caplog):
-    structures = load_pos_sequences(records, make_tag_dictionary(["NOUN VERB"]), SIZES)
-    assert structures[1].tolist() == [4, 5, 2]
-    assert structures[0].tolist() == [3, 4, 5, 2]
+    folder = FolderPosSequences("nowhere", ["VERB", "NOUN"])  # a checkpoint's, without the folder
+    structures = folder.dataset_options(records, SIZES)["source"]
+    assert [structures[i].tolist() for i in range(2)] == [[3, 5, 4, 2], [5, 4, 2]]
     assert "3 of 9 tags are not among those of training" in caplog.text
 
 
 def test_caption_with_another_number_of_tags_is_named_with_both_counts(records):
     message = r"train.jsonl:1: each token must .* 6 tokens and 2 tags \(2 such lines\)"
     with pytest.raises(UserError, match=message):
-        load_pos_sequences(records, make_tag_dictionary(LINES), np.array([4, 7, 6]))
+        FolderPosSequences(records.folder).dataset_options(records, np.array([4, 7, 6]))
 
 
 def test_captions_without_tags_are_named(tmp_path):
@@ -66,11 +66,6 @@ def test_captions_without_tags_are_named(tmp_path):
     )
     with pytest.raises(UserError, match=r"train\.jsonl:2: has no `tags`: make them with"):
         _ = FolderPosSequences(str(tmp_path)).dictionary
-
-
-def test_pos_sequences_of_four_to_twelve_tags_are_counted():
-    lines = [" ".join(["A"] * length) for length in (3, 4, 4, 12, 13)] + ["A  A A A "]
-    assert count_pos_sequences(lines) == {"A A A A": 3, " ".join(["A"] * 12): 1}
 
 
 def test_pos_sequences_are_drawn_as_often_as_they_occur():
@@ -88,12 +83,6 @@ def test_draws_depend_on_the_seed_alone():
     assert sample_pos_sequences(counts, 20, seed=1) != sample_pos_sequences(counts, 20, seed=2)
 
 
-def test_a_folder_gives_a_split_its_own_pos_sequences(records):
-    options = FolderPosSequences(records.folder).dataset_options(records, SIZES)
-    assert options["source"][1].tolist() == [4, 5, 2]
-    assert options["source_dictionary"].symbols[4:] == ["NOUN", "VERB", "DET", "ADJ"]
-
-
 def test_drawn_pos_sequences_are_those_of_training_whatever_the_text(records):
     folder = FolderPosSequences(records.folder)
     options = folder.dataset_options(records, np.array([9, 3]), draw=True, seed=4)
@@ -105,8 +94,3 @@ def test_training_captions_that_are_too_short_or_long_to_be_drawn_are_named(tmp_
     records = write_records(tmp_path, "A B", "A " * 13)
     with pytest.raises(UserError, match=r"train\.jsonl: must have captions of 4 to 12 tags to"):
         FolderPosSequences(str(tmp_path)).dataset_options(records, np.array([3]), draw=True)
-
-
-def test_dictionary_of_a_checkpoint_needs_no_folder():
-    dictionary = FolderPosSequences("nowhere", ["VERB", "NOUN"]).dictionary
-    assert dictionary.symbols[4:] == ["VERB", "NOUN"]

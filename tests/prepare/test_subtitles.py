@@ -137,7 +137,7 @@ def test_files_are_read_by_their_endings(tmp_path):
     ("name", "content", "message"),
     [
         ("a.srt", b"hello", r"a\.srt: has no subtitle; a line such as 00:00:01,000 -->"),
-        ("a.txt", "é".encode("latin-1"), r"a\.txt: not UTF-8 text \(.* at byte 0\); save it as"),
+        ("a.txt", "é".encode("latin-1"), r"a\.txt: must be UTF-8 text, but is not"),
         ("a.vtt", None, r"a\.vtt: cannot be read"),
     ],
 )
