@@ -293,7 +293,7 @@ class Checkpoint:
         iterator = self.state.get("extra_state", {}).get("train_iterator", {})
         epoch = iterator.get("epoch", "unknown")
         if iterator.get("iterations_in_epoch") == 0:  # at its end, fairseq saves the next epoch
-            epoch -= 1
+            epoch = max(epoch - 1, 1)
         return f"--arch {self.arch}, --task {self.task_name}, {updates} updates, epoch {epoch}"
 
     @cached_property
