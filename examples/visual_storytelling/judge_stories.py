@@ -46,12 +46,11 @@ def people_model(data: Path):
 
 def read_examples(store: FeatureStores, sequences: list[str], model) -> list:
     """Read the images of each sequence, a line of keys separated by tabs."""
-    return [
-        model.processor.build_example(
-            index, [store.read(key) if key in store else None for key in sequence.split("\t")]
-        )
-        for index, sequence in enumerate(sequences)
+    features = [
+        [store.read(key) if key in store else None for key in sequence.split("\t")]
+        for sequence in sequences
     ]
+    return model.read(features, None)
 
 
 def first_share(model, stories: list[str], examples: list, albums: list[str], args) -> float:

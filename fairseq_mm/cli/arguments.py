@@ -32,137 +32,91 @@ def at_least(least: int) -> Callable[[str], int]:
 natural, positive = at_least(0), at_least(1)
 
 
+# tables of arguments: flag or name -> help and the other keyword arguments of add_argument
+Rows = Mapping[str, tuple[str, Mapping[str, Any]]]
+FLAG: dict[str, Any] = {"action": "store_true"}
+NUMBER: dict[str, Any] = {"type": int, "metavar": "N"}
+# argparse appends to a copy of the default
+REPEATED: dict[str, Any] = {"action": "append", "default": []}
+_FILE, _REAL = {"metavar": "FILE"}, {"type": float, "metavar": "X"}
+
 # one table, so that an option has the same name and meaning in every subcommand
-SHARED: dict[str, dict[str, Any]] = {
-    "checkpoint": {"required": True, "metavar": "PATH", "help": f"{CHECKPOINT_HELP}."},
-    "data": {"metavar": "DIR", "help": "Data folder, made by fairseq-mm prepare."},
-    "split": {"metavar": "NAME", "help": "Split of the data folder, such as valid."},
-    "weights": {
-        "metavar": "FILE",
-        "help": "Extractor's weights, if not beside the checkpoint.",
-    },
-    "features": {
-        "metavar": "STORE",
-        "help": f"Feature store; several are separated by {os.pathsep!r}.",
-    },
-    "embedding": {
-        "metavar": "PATH",
-        "help": "Embedding (vse_*) whose vectors the model reads.",
-    },
-    "device": {
-        "metavar": "NAME",
-        "help": "Device: cpu, cuda or cuda:1 (default: a GPU if any).",
-    },
-    "batch_size": {
-        "type": positive,
-        "metavar": "N",
-        "help": "Inputs per batch; changes only speed and memory.",
-    },
-    "output": {
-        "metavar": "FILE",
-        "help": "Write to this file; .jsonl means --jsonl.",
-    },
-    "jsonl": {"action": "store_true", "help": "Write one JSON object per input."},
-    "json": {"metavar": "FILE", "help": "Write the result as JSON to this file."},
-    "html": {"metavar": "FILE", "help": "Write an HTML page of inputs and outputs."},
-    "seed": {"type": int, "help": f"Seed of random numbers (default: {SEED})."},
+SHARED: Rows = {
+    "--checkpoint": (f"{CHECKPOINT_HELP}.", {"required": True, "metavar": "PATH"}),
+    "--data": ("Data folder, made by fairseq-mm prepare.", {"metavar": "DIR"}),
+    "--split": ("Split of the data folder, such as valid.", {"metavar": "NAME"}),
+    "--weights": ("Extractor's weights, if not beside the checkpoint.", _FILE),
+    "--features": (
+        f"Feature store; several are separated by {os.pathsep!r}.",
+        {"metavar": "STORE"},
+    ),
+    "--embedding": ("Embedding (vse_*) whose vectors the model reads.", {"metavar": "PATH"}),
+    "--device": ("Device: cpu, cuda or cuda:1 (default: a GPU if any).", {"metavar": "NAME"}),
+    "--batch-size": (
+        "Inputs per batch; changes only speed and memory.",
+        {"type": positive, "metavar": "N"},
+    ),
+    "--output": ("Write to this file; .jsonl means --jsonl.", _FILE),
+    "--jsonl": ("Write one JSON object per input.", FLAG),
+    "--json": ("Write the result as JSON to this file.", _FILE),
+    "--html": ("Write an HTML page of inputs and outputs.", _FILE),
+    "--seed": (f"Seed of random numbers (default: {SEED}).", {"type": int}),
 }
 
 # named as in fairseq-generate, whose options do the same
-GENERATION: dict[str, dict[str, Any]] = {
-    "beam": {"type": int, "metavar": "N", "help": "Width of the beam; 1 is greedy search."},
-    "nbest": {"type": int, "metavar": "N", "help": "Hypotheses of each input."},
-    "sampling": {"action": "store_true", "help": "Sample tokens instead of searching."},
-    "sampling_topk": {
-        "type": int,
-        "metavar": "K",
-        "help": "Sample from the K most probable tokens.",
-    },
-    "sampling_topp": {
-        "type": float,
-        "metavar": "P",
-        "help": "Sample from the fewest tokens with probability P.",
-    },
-    "typical_p": {
-        "type": float,
-        "metavar": "P",
-        "help": "Sample from locally typical tokens of probability P.",
-    },
-    "mbr": {
-        "choices": UTILITIES,
-        "metavar": "METRIC",
-        "help": "Of --beam N samples (default: 16), take those most similar by "
+GENERATION: Rows = {
+    "--beam": ("Width of the beam; 1 is greedy search.", NUMBER),
+    "--nbest": ("Hypotheses of each input.", NUMBER),
+    "--sampling": ("Sample tokens instead of searching.", FLAG),
+    "--sampling-topk": ("Sample from the K most probable tokens.", {**NUMBER, "metavar": "K"}),
+    "--sampling-topp": (
+        "Sample from the fewest tokens with probability P.",
+        {**_REAL, "metavar": "P"},
+    ),
+    "--typical-p": (
+        "Sample from locally typical tokens of probability P.",
+        {**_REAL, "metavar": "P"},
+    ),
+    "--mbr": (
+        "Of --beam N samples (default: 16), take those most similar by "
         f"{', '.join(UTILITIES[:-1])} or {UTILITIES[-1]}.",
-    },
-    "temperature": {"type": float, "metavar": "T", "help": "Divisor of the logits."},
-    "lenpen": {
-        "type": float,
-        "metavar": "X",
-        "help": "Length penalty; above 1 favours long texts.",
-    },
-    "min_len": {"type": int, "metavar": "N", "help": "Minimum length in tokens."},
-    "max_len_b": {"type": int, "metavar": "N", "help": "Maximum length in tokens."},
-    "no_repeat_ngram_size": {
-        "type": int,
-        "metavar": "N",
-        "help": "No sequence of N tokens occurs twice.",
-    },
-    "prefix": {"metavar": "TOKENS", "help": "Tokens that every text begins with."},
-    "allow_unk": {"action": "store_true", "help": "Allow <unk> in generated text."},
-    "seed": {"type": int, "metavar": "N", "help": "Seed of sampling."},
-    "weights_dtype": {
-        "choices": WEIGHTS_DTYPES,
-        "metavar": "TYPE",
-        "help": "On a CPU: float32 (default), bfloat16 or int8 weights.",
-    },
+        {"choices": UTILITIES, "metavar": "METRIC"},
+    ),
+    "--temperature": ("Divisor of the logits.", {**_REAL, "metavar": "T"}),
+    "--lenpen": ("Length penalty; above 1 favours long texts.", _REAL),
+    "--min-len": ("Minimum length in tokens.", NUMBER),
+    "--max-len-b": ("Maximum length in tokens.", NUMBER),
+    "--no-repeat-ngram-size": ("No sequence of N tokens occurs twice.", NUMBER),
+    "--prefix": ("Tokens that every text begins with.", {"metavar": "TOKENS"}),
+    "--allow-unk": ("Allow <unk> in generated text.", FLAG),
+    "--seed": ("Seed of sampling.", NUMBER),
+    "--weights-dtype": (
+        "On a CPU: float32 (default), bfloat16 or int8 weights.",
+        {"choices": WEIGHTS_DTYPES, "metavar": "TYPE"},
+    ),
 }
 
 # not in GENERATION: a subcommand has only the constraints that its task declares
-CONSTRAINTS: dict[str, dict[str, Any]] = {
-    "min_words_per_sentence": {"type": int, "metavar": "N", "help": "Minimum words of a sentence."},
-    "max_words_per_sentence": {"type": int, "metavar": "N", "help": "Maximum words of a sentence."},
-    "repetition_penalty": {
-        "type": float,
-        "metavar": "X",
-        "help": "Divide a word's probability by 1 + X times its count.",
-    },
-    "end_after_punctuation": {
-        "action": "store_true",
-        "help": "End a sentence after . ? ! or at its maximum length.",
-    },
+CONSTRAINTS: Rows = {
+    "--min-words-per-sentence": ("Minimum words of a sentence.", NUMBER),
+    "--max-words-per-sentence": ("Maximum words of a sentence.", NUMBER),
+    "--repetition-penalty": ("Divide a word's probability by 1 + X times its count.", _REAL),
+    "--end-after-punctuation": ("End a sentence after . ? ! or at its maximum length.", FLAG),
 }
 
 # options of a search for candidates by part-of-speech sequences
-STRUCTURES: Mapping[str, tuple[str, Mapping[str, Any]]] = {
+STRUCTURES: Rows = {
     "--data": ("Training captions and tags (default: of --split).", {"metavar": "DIR"}),
-    "--vectors": (
-        "Vectors of the training captions (default: embed now).",
-        {"metavar": "FILE"},
-    ),
-    "--language-model": (
-        "ARPA file (default: trigrams of the captions).",
-        {"metavar": "FILE"},
-    ),
-    "--candidates": ("Samples for each image (default: 1000).", {"type": int, "metavar": "N"}),
-    "--num-nearest": ("Words or captions of a mean (default: 5).", {"type": int, "metavar": "N"}),
-    "--shortest": ("Minimum length of a sequence (default: 4).", {"type": int, "metavar": "N"}),
-    "--longest": ("Maximum length of a sequence (default: 12).", {"type": int, "metavar": "N"}),
-    "--translation-weight": (
-        "Weight of the cosine (default: 1).",
-        {"type": float, "metavar": "X"},
-    ),
-    "--language-weight": (
-        "Weight of the log-probability (default: 0.2).",
-        {"type": float, "metavar": "X"},
-    ),
-    "--repeat-penalty": (
-        "Factor for each repeated content word (default: 0.7).",
-        {"type": float, "metavar": "X"},
-    ),
-    "--top": (
-        "Captions of an image (default: 1; with --jsonl 5).",
-        {"type": int, "metavar": "N"},
-    ),
+    "--vectors": ("Vectors of the training captions (default: embed now).", _FILE),
+    "--language-model": ("ARPA file (default: trigrams of the captions).", _FILE),
+    "--candidates": ("Samples for each image (default: 1000).", NUMBER),
+    "--num-nearest": ("Words or captions of a mean (default: 5).", NUMBER),
+    "--shortest": ("Minimum length of a sequence (default: 4).", NUMBER),
+    "--longest": ("Maximum length of a sequence (default: 12).", NUMBER),
+    "--translation-weight": ("Weight of the cosine (default: 1).", _REAL),
+    "--language-weight": ("Weight of the log-probability (default: 0.2).", _REAL),
+    "--repeat-penalty": ("Factor for each repeated content word (default: 0.7).", _REAL),
+    "--top": ("Captions of an image (default: 1; with --jsonl 5).", NUMBER),
     "--conditions": (
         "Vectors to generate from: image, means of the nearest words, sentences, or both "
         "(concepts).",
@@ -183,6 +137,19 @@ STRUCTURES: Mapping[str, tuple[str, Mapping[str, Any]]] = {
 }
 
 
+def name_of(flag: str) -> str:
+    """Return the name of an option in the parsed arguments: ``max_len`` for ``--max-len``."""
+    return flag.lstrip("-").replace("-", "_")
+
+
+OF_SEARCH = tuple(name_of(x) for x in GENERATION if x != "--seed")
+# options that only some of the commands have which generate texts
+_OF_SOME = (
+    *("best_by", "best_of", "compare", "html", "images", "limit", "line", "n", "prompt_model"),
+    *("submission", "preset", *map(name_of, CONSTRAINTS)),
+)
+
+
 def add_inputs(parser: argparse.ArgumentParser, media: str) -> None:
     """Add the inputs of a command that generates texts; ``media`` describes files and folders."""
     parser.add_argument(
@@ -192,6 +159,7 @@ def add_inputs(parser: argparse.ArgumentParser, media: str) -> None:
         help=f"{media}; FILE.jsonl or - (standard input) with JSON lines; data folder of "
         "--split; ids of --features.",
     )
+    parser.set_defaults(**dict.fromkeys(_OF_SOME))
 
 
 def add_output(parser: argparse.ArgumentParser, *names: str) -> Any:
@@ -210,7 +178,8 @@ def add(parser: Any, *names: str, **changes: Mapping[str, Any]) -> None:
             that override the table, such as ``checkpoint={"required": False}``.
     """
     for name in names:
-        parser.add_argument(flag(name), **{**SHARED[name], **changes.get(name, {})})
+        text, more = SHARED[flag(name)]
+        parser.add_argument(flag(name), **{"help": text, **more, **changes.get(name, {})})
 
 
 def add_generation(
@@ -241,10 +210,10 @@ def add_generation(
     if presets:
         about = f"Named options: {', '.join(presets)}."
         group.add_argument("--preset", choices=tuple(presets), metavar="NAME", help=about)
-    table = {**GENERATION, **{name: CONSTRAINTS[name] for name in constraints}}
-    for name, declared in table.items():
-        hidden: dict[str, Any] = {} if defaults is None else {"help": argparse.SUPPRESS}
-        group.add_argument(flag(name), default=None, **{**declared, **hidden})
+    table = {**GENERATION, **{flag(name): CONSTRAINTS[flag(name)] for name in constraints}}
+    for name, (text, more) in table.items():
+        about = text if defaults is None else argparse.SUPPRESS
+        group.add_argument(name, default=None, help=about, **more)
 
 
 def generation_options(args: argparse.Namespace) -> dict[str, Any]:
@@ -253,9 +222,8 @@ def generation_options(args: argparse.Namespace) -> dict[str, Any]:
     The result has keyword arguments of
     :meth:`fairseq_mm.generation.config.GenerationConfig.of_task`, by name.
     """
-    names = ("preset", *GENERATION, *CONSTRAINTS)
-    options = {name: getattr(args, name, None) for name in names}
-    options = {name: value for name, value in options.items() if value is not None}
+    names = ("preset", *map(name_of, [*GENERATION, *CONSTRAINTS]))
+    options = {name: value for name in names if (value := getattr(args, name)) is not None}
     for name in ("sampling_topk", "sampling_topp", "typical_p"):
         if name in options:
             options.setdefault("sampling", True)
@@ -270,14 +238,6 @@ def add_numbers(group: Any, **helps: str) -> None:
     """
     for name, text in helps.items():
         group.add_argument(flag(name), type=positive, metavar="N", help=text)
-
-
-# flag or name -> help and the other keyword arguments of add_argument
-Rows = Mapping[str, tuple[str, Mapping[str, Any]]]
-FLAG: dict[str, Any] = {"action": "store_true"}
-NUMBER: dict[str, Any] = {"type": int, "metavar": "N"}
-# argparse appends to a copy of the default
-REPEATED: dict[str, Any] = {"action": "append", "default": []}
 
 
 def add_rows(group: Any, rows: Rows) -> None:
@@ -353,22 +313,17 @@ def _overwrites(name: str, path: str) -> UserError:
 def check(args: argparse.Namespace, rules: Iterable[Rule] = ()) -> None:
     """Check the command line before a checkpoint is opened.
 
-    Combinations of options (``rules``), the name of the split and the paths of outputs are checked.
+    Combinations of options (``rules``) and the paths of outputs are checked.
     """
+    given = given_options(args)
     for rule in rules:
-        if not is_given(args, rule.option):
-            continue
         because = f": {rule.because}" if rule.because else ""
-        for other in rule.excludes:
-            if is_given(args, other):
-                names = f"{written(rule.option)} and {written(other)}"
-                raise UserError(f"{names}: leave one of the two out{because}.")
-        if rule.needs and not any(is_given(args, other) for other in rule.needs):
-            needed = " or ".join(written(other) for other in rule.needs)
-            raise UserError(f"{written(rule.option)}: needs {needed} beside it{because}.")
-    split = getattr(args, "split", None)
-    if split is not None and (not split or split in (".", "..") or set("/\\") & set(split)):
-        raise UserError(f"--split must be the name of a split, such as valid, but is {split!r}.")
+        name = written(rule.option)
+        if rule.option in given and (others := [x for x in rule.excludes if x in given]):
+            raise UserError(f"{name} and {written(others[0])}: leave one of the two out{because}.")
+        if rule.option in given and rule.needs and not given & {*rule.needs}:
+            needed = " or ".join(map(written, rule.needs))
+            raise UserError(f"{name}: needs {needed} beside it{because}.")
     # the inputs were compared with the outputs before, see check_inputs_are_kept
     check_outputs({name: getattr(args, name, None) for name in ("output", "html", "submission")})
 
@@ -399,15 +354,15 @@ def check_outputs(outputs: Mapping[str, Optional[str]], read: Iterable[str] = ()
 
 def require(args: argparse.Namespace, *names: str) -> None:
     """Raise UserError if none of the options is given."""
-    if not any(is_given(args, name) for name in names):
+    if not given_options(args) & {*names}:
         raise UserError(f"give {' or '.join(map(written, names))}.")
 
 
-def is_given(args: argparse.Namespace, name: str) -> bool:
-    """Return True if the option ``name`` has a value other than None, False and an empty list."""
-    value = getattr(args, name, None)
+def given_options(args: argparse.Namespace) -> set[str]:
+    """Return the names of the options with a value other than None, False and an empty list."""
     # not `in`: 0 equals False
-    return not (value is None or value is False or value == [])
+    values = vars(args).items()
+    return {name for name, x in values if not (x is None or x is False or x == [])}
 
 
 def written(name: str) -> str:
@@ -428,7 +383,8 @@ def check_writable(option: str, path: Optional[str]) -> None:
     If ``path`` is None, nothing is checked.
     """
     folder = os.path.dirname(path or "")
-    if folder and not os.path.isdir(folder):
-        raise UserError(f"{option} {path}: there is no folder {folder}.")
-    if path and os.path.isdir(path):
-        raise UserError(f"{option} {path}: is a folder; give the name of a file in it.")
+    has_folder = not folder or os.path.isdir(folder)
+    if path and (os.path.isdir(path) or not has_folder):
+        problem = "is a folder; give the name of a file in it"
+        problem = problem if has_folder else f"there is no folder {folder}"
+        raise UserError(f"{option} {path}: {problem}.")

@@ -57,7 +57,7 @@ def run(args: argparse.Namespace) -> int:
         text = best[str(result.item.record["id"])] = result.hypotheses[0][0].text
         return {} if find is None else {"nearest": find(text)}
 
-    own = {"structures": [name.lstrip("-").replace("-", "_") for name in arguments.STRUCTURES]}
+    own = {"structures": [*map(arguments.name_of, arguments.STRUCTURES)]}
     status = run_task(args, "caption", rules=_RULES, own=own, change=check_ids, extra=extra)
     if args.submission:
         write_file(args.submission, coco_results(best))

@@ -107,7 +107,7 @@ def run(args: argparse.Namespace) -> None:
 
     kind, state = _detect_kind(args.source)
     for name, kinds in _KINDS.items():
-        if arguments.is_given(args, name) and kind not in kinds:
+        if name in arguments.given_options(args) and kind not in kinds:
             others = " and ".join(kinds)
             raise UserError(f"{flag(name)} is for {others}, but {args.source} is taken for {kind}.")
     # an output that cannot be written fails here, not after minutes of conversion

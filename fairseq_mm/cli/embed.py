@@ -70,7 +70,7 @@ def run(args: argparse.Namespace) -> None:
     from fairseq_mm.inference.embedder import Embedder
 
     checkpoint = Checkpoint.open(args.checkpoint)
-    checkpoint.check_embedding()
+    checkpoint.check_command("rank")
     embedder = Embedder(checkpoint.build(args.device))
     dim, dictionary = embedder.models[0].embed_dim, embedder.task.target_dictionary
     with FeatureStoreWriter(

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, Callable, Optional, Union
 
 from fairseq_mm.cli import arguments
-from fairseq_mm.cli.arguments import Rule, is_given, written
+from fairseq_mm.cli.arguments import Rule, given_options, written
 from fairseq_mm.cli.records import PEOPLE, Item, Result, counted, open_output, progress_bar
 from fairseq_mm.cli.run_set_up import register_quietly
 from fairseq_mm.errors import EXIT_STATUS, UserError
@@ -36,8 +36,9 @@ from fairseq_mm.generation.defaults import (
 MAX_NAMED = 3
 # number of frames of a video on the page
 PAGE_IMAGES = 6
-# number of image sequences from which --best-by ranking samples others
-_POOL = 256
+# number of image sequences from which --best-by ranking samples others, and of others for a story
+# (Fan et al. 2018, section 5.5)
+_POOL, _DISTRACTORS = 256, 9
 # arguments of from_checkpoints that a command may have
 _MODEL_OPTIONS = (
     *("weights", "embedding", "data", "device", "prompt_model", "vectors", "language_model"),
@@ -67,7 +68,6 @@ def run_task(
     *,
     rules: Iterable[Rule] = (),
     own: Mapping[str, Sequence[str]] = {},
-    given: Sequence[Item] = (),
     change: Callable[[list[Item]], list[Item]] = list,
     extra: Callable[[Result], dict[str, Any]] = lambda result: {},
 ) -> int:
@@ -78,8 +78,7 @@ def run_task(
         command: Command that the models must be meant for; None for any.
         rules: Rules for combining the options of the command.
         own: Options that only models of one kind have, by kind.
-        given: Inputs that are not among ``args.inputs``.
-        change: Function that changes the listed inputs.
+        change: Function that changes the list of inputs.
         extra: Function that returns further fields of a result's record.
     """
     arguments.check(args, (*_RULES, *rules))
@@ -90,10 +89,10 @@ def run_task(
     models = list(systems.values())
     store = _open_store(args, models)
     configs = [_build_config(args, model, options) for model in models]
-    items = change([*given, *_list_inputs(args, models[0].processor, store)])
+    items = change(_list_inputs(args, models[0].processor, store))
     run = _Run(args, systems, configs, store, items)
     page = None
-    if getattr(args, "html", None):
+    if args.html:
         from fairseq_mm.cli.generated_views import Page
 
         page = Page(args, systems)
@@ -118,26 +117,24 @@ def _load_systems(
     from fairseq_mm.inference.checkpoint import Checkpoint
     from fairseq_mm.inference.pretrained import from_checkpoints
 
-    compared = getattr(args, "compare", None)
     systems: dict[str, Any] = {}
-    for text in compared or [args.checkpoint]:
-        name, path = split_name(text) if compared else ("", text)
+    for text in args.compare or [args.checkpoint]:
+        name, path = split_name(text) if args.compare else ("", text)
         checkpoints = Checkpoint.open_all(path, data=args.data, command=command)
         first = checkpoints[0]
+        if first.is_embedding:
+            first.check_command(command or "generate")
         kind = "structures" if first.reads_structure else first.kind
-        others = (option for other in own if other != kind for option in own[other])
-        for option in others:
-            if is_given(args, option):
-                raise UserError(f"{written(option)}: not for {first.path}, a model of {kind}.")
+        others = {option for other in own if other != kind for option in own[other]}
+        if given := others & given_options(args):
+            raise UserError(f"{written(min(given))}: not for {first.path}, a model of {kind}.")
         name = name or first.arch
         if name in systems:
             raise UserError(f"--compare: two systems are named {name}; give names: NAME=CKPT.")
-        paths = {option: getattr(args, option, None) for option in _MODEL_OPTIONS}
+        paths = {option: x for option, x in vars(args).items() if option in _MODEL_OPTIONS}
         if first.reads_structure and args.split is not None:
             paths["data"] = args.data or _split_folder(args)
         systems[name] = from_checkpoints(checkpoints, **paths)
-        if not hasattr(systems[name], "stream"):
-            raise UserError(f"{first.path}: does not generate texts by itself.")
     return systems
 
 
@@ -152,31 +149,27 @@ def split_name(text: str) -> tuple[str, str]:
 
 def _build_config(args: argparse.Namespace, model: Any, options: Mapping[str, Any]) -> Any:
     """Return the generation config; with ``--best-of N``, it samples N texts for each input."""
-    own = {name: getattr(args, name, None) for name in getattr(model, "search_options", ())}
-    if own and not args.jsonl:
-        own["top"] = own["top"] or 1  # a line has one caption
-    config = model.config(**options, **{name: x for name, x in own.items() if x is not None})
-    best_of, number = getattr(args, "best_of", None), getattr(args, "n", None) or 1
+    names = getattr(model, "search_options", ())
+    own = {name: x for name, x in vars(args).items() if name in names and x is not None}
+    if names and not args.jsonl:
+        own.setdefault("top", 1)  # a line has one caption
+    config = model.config(**options, **own)
     # each generated prompt is another input
-    if number > 1 and not (config.sampling or args.prompt_model):
+    needs_sampling = args.best_of or ((args.n or 1) > 1 and not args.prompt_model)
+    if needs_sampling and not config.sampling:
+        option = "--best-of" if args.best_of else "--n"
         raise UserError(
-            f"--n {number}: a search generates the same text each time: sample them (--sampling), "
-            "or take several of one search (--nbest)."
+            f"{option}: a search generates the same text each time: sample texts (--sampling, or a "
+            "--preset that samples), or take several of one search (--nbest)."
         )
-    if best_of is None:
+    if args.best_of is None:
         return config
-    nbest = options.get("nbest", 1)
-    if not config.sampling or nbest > best_of:
-        raise UserError(
-            f"--best-of {best_of}: needs --sampling, or a --preset that samples, and --nbest of at "
-            f"most {best_of}."
-        )
     preset = options.get("preset")
     if preset is None and "sampling" not in options:
         preset = model.task.default_preset
     # fairseq returns sampled texts in the order of their scores; a ranking needs all of them
-    nbest = best_of if args.best_by == "ranking" else nbest
-    return model.config(**{**options, "preset": preset, "beam": best_of, "nbest": nbest})
+    nbest = args.best_of if args.best_by == "ranking" else options.get("nbest", 1)
+    return model.config(**{**options, "preset": preset, "beam": args.best_of, "nbest": nbest})
 
 
 def _open_store(args: argparse.Namespace, models: Sequence[Any]) -> Any:
@@ -200,7 +193,7 @@ def _open_store(args: argparse.Namespace, models: Sequence[Any]) -> Any:
         if store is not None:
             reader.check_features(store.attributes, store.dim, store.path)
         elif args.inputs:
-            reader.load_extractor()
+            _ = reader.extractor  # built now
     return store
 
 
@@ -212,30 +205,26 @@ def _split_folder(args: argparse.Namespace) -> str:
 
 def _list_inputs(args: argparse.Namespace, processor: Any, store: Any) -> list[Item]:
     """List the inputs in the order of the output."""
-    are_records = args.inputs == ["-"] or any(x.endswith(".jsonl") for x in args.inputs)
     where = "" if processor.has_headings else None
     if args.split is not None:
         items = _list_split(args, processor)
-    elif are_records:
-        items = list(itertools.chain(*(read_jsonl(path, processor) for path in args.inputs)))
+    elif args.inputs == ["-"] or any(x.endswith(".jsonl") for x in args.inputs):
+        items = [item for path in args.inputs for item in read_jsonl(path, processor)]
     elif store is not None:
         ids = args.inputs or store.ids
         # a text with a heading is of an image sequence
         listed = [ids] if processor.has_headings else [[key] for key in ids]
         items = [Item(0, {"id": "\t".join(x), "images": x}, where=where) for x in listed]
     else:
-        listed = processor.list_files(args.inputs) if args.inputs else []
-        items = [Item(0, record, error=error, where=where) for record, error in listed]
+        files = processor.list_files(args.inputs) if args.inputs else []
+        items = [Item(0, record, error=error, where=where) for record, error in files]
     if args.split is None:
         items = [item._replace(index=index) for index, item in enumerate(items)]
     for item in items if store is not None else ():
-        try:
-            # reports an id that is not in the store, before texts are generated
-            for key in () if item.error else processor.get_stored_keys(item.record):
-                if key is not None:
-                    store.count_rows(key)
-        except UserError as error:
-            raise UserError(f"{item.where}: {error}" if item.where else str(error)) from None
+        # reports an id that is not in the store, before texts are generated
+        for key in () if item.error else processor.get_stored_keys(item.record):
+            if key is not None:
+                store.count_rows(key)
     return items
 
 
@@ -250,15 +239,14 @@ def _list_split(args: argparse.Namespace, processor: Any) -> list[Item]:
     firsts = [number for number, is_first in enumerate(split.first) if is_first]
     keys: Any = split.keys or [None] * len(split)
     people: dict[str, list[list[str]]] = {}
-    if getattr(args, "compare", None) or getattr(args, "html", None):
+    if args.compare or args.html:
         for key, words in zip(keys, split.iterate_tokens()):
             people.setdefault(key, []).append(detokenize_sentences(" ".join(words)))
-    chosen = getattr(args, "line", None) or ()
-    for number in chosen:
-        if not 0 <= number < len(keys):
-            raise UserError(f"--line {number}: {args.split} has lines 0 to {len(keys) - 1}.")
+    chosen = list(dict.fromkeys(args.line or firsts))
+    if args.line and not 0 <= min(chosen) <= max(chosen) < len(keys):
+        raise UserError(f"--line: {args.split} has lines 0 to {len(keys) - 1}.")
     items = []
-    for number in (list(dict.fromkeys(chosen)) or firsts)[: getattr(args, "limit", None)]:
+    for number in chosen[: args.limit]:
         record = {"id": keys[number], **{name: values[number] for name, values in fields.items()}}
         if keys[number] is not None:
             images = keys[number].split("\t")
@@ -269,32 +257,32 @@ def _list_split(args: argparse.Namespace, processor: Any) -> list[Item]:
     return items
 
 
-def read_jsonl(path: str, processor: Any) -> Iterator[Item]:
-    """Yield the inputs of a JSONL file; ``-`` is standard input.
+def read_jsonl(path: str, processor: Any) -> list[Item]:
+    """Read the inputs of a JSONL file; ``-`` is standard input.
 
-    Raise UserError if a line is no JSON object, or if two lines have the same id.
+    Raise UserError if a line is no JSON object, if two lines have the same id, or if no line has
+    what the model reads.
     """
     from fairseq_mm.data.input_files import check_id, parse_object, read_lines
 
     folder = "" if path == "-" else os.path.dirname(path)
-    seen: dict[str, str] = {}
+    items: dict[str, Item] = {}
     for number, line in read_lines(Path("/dev/stdin" if path == "-" else path)):
         if not line.strip():
             continue
         where = f"{path}:{number}"
         record = parse_object(line, where)
         key = record.get("id")
-        # True is an int in Python
-        if isinstance(key, bool) or not isinstance(key, (str, int, type(None))):
-            raise UserError(f"{where}: `id` must be text or a number, but is {json.dumps(key)}.")
-        name = processor.get_id(record, len(seen)) if key is None else str(key)
+        name = processor.get_id(record, len(items)) if key is None else str(key)
         # the keys of an image sequence are separated by tabs
         check_id(name.replace("\t", " "), where, what="an input")
-        if seen.setdefault(name, where) != where:
-            raise UserError(f"{where}: the id {name!r} was given before, at {seen[name]}.")
-        yield Item(0, {**record, "id": name}, folder, where=where)
-    if not seen:
-        raise UserError(f"{path}: must have a JSON object a line, but is empty.")
+        if name in items:
+            raise UserError(f"{where}: the id {name!r} was given before, at {items[name].where}.")
+        items[name] = Item(0, {**record, "id": name}, folder, where=where)
+    fields = processor.input_fields
+    if fields and not any(x in item.record for item in items.values() for x in fields):
+        raise UserError(f"{path}: must have JSON objects with {' or '.join(map(repr, fields))}.")
+    return list(items.values())
 
 
 class _Run:
@@ -323,11 +311,10 @@ class _Run:
         self.processor = self.models[0].processor
         self.task = self.models[0].task
         types = self.processor.reading_options
-        reading = {name: getattr(args, name, None) for name in types}
-        if getattr(args, "html", None) and "num_images" in types:
-            reading["num_images"] = PAGE_IMAGES
-        self.reading = {name: value for name, value in reading.items() if value is not None}
-        self.copies = getattr(args, "n", None) or 1
+        self.reading = {k: x for k, x in vars(args).items() if k in types and x is not None}
+        if args.html and "num_images" in types:
+            self.reading["num_images"] = PAGE_IMAGES
+        self.copies = args.n or 1
         self.items = self._repeat(items)
         self.facts: list[dict[str, Any]] = [{} for _ in self.models]
         if args.jsonl:  # hashing a checkpoint takes seconds
@@ -349,15 +336,11 @@ class _Run:
             raise UserError(
                 f"{self.models[0].files[0]}: is a language model, which takes no input: give --n."
             )
+        self.has_inputs = bool(items)
         if not items:
-            values = self.models[0].missing_inputs(
-                self.copies, self.configs[0], batch_size=self.args.batch_size
-            )
-            self.copies = 1
-            return [
-                Item(index, {"id": None}, where="", value=value, is_given=False)
-                for index, value in enumerate(values)
-            ]
+            size, number, self.copies = self.args.batch_size, self.copies, 1
+            values = self.models[0].missing_inputs(number, self.configs[0], batch_size=size)
+            return [Item(i, {"id": None}, where="", value=x) for i, x in enumerate(values)]
         if self.copies == 1:
             return list(items)
         copied = [item for item in items for _ in range(self.copies)]
@@ -365,7 +348,7 @@ class _Run:
 
     def results(self) -> Iterator[Result]:
         """Yield the texts of each input that can be read."""
-        rankings = self._open_rankings()
+        pools = self._read_pools()
         size = self.processor.num_read[self.store is not None]
         for start in range(0, len(self.items), size):
             readable = []
@@ -373,21 +356,21 @@ class _Run:
                 if isinstance(examples, UserError):
                     self._report(item, examples)
                 else:
-                    readable.append((item, examples))
+                    readable.append(Result(item, examples, [], []))
             streams = [
                 model.stream(
-                    [examples[i] for _, examples in readable],
+                    [result.examples[i] for result in readable],
                     config,
-                    indices=[item.index for item, _ in readable],
+                    indices=[result.item.index for result in readable],
                     batch_size=self.args.batch_size,
                 )
                 for i, (model, config) in enumerate(zip(self.models, self.configs))
             ]
-            for (item, examples), *generated in zip(readable, *streams):
-                result = Result(item, examples, list(generated), [])
-                self._rank(result, rankings)
-                for remark, details in examples[0].remarks.items():
-                    name = f"{item.name} ({details})" if details else item.name
+            for result, *generated in zip(readable, *streams):
+                for place, hypotheses in enumerate(generated):
+                    self._rank(result, place, hypotheses, pools)
+                for remark, details in result.examples[0].remarks.items():
+                    name = f"{result.item.name} ({details})" if details else result.item.name
                     self.remarks.setdefault(remark, []).append(name)
                 yield result
                 self.num_texts += sum(map(len, result.hypotheses))
@@ -396,40 +379,43 @@ class _Run:
             number = self.num_failed // self.copies
             raise UserError(f"none of the {number} {self.task.input_names[1]} could be read.")
 
-    def _read(self, items: Sequence[Item]) -> Iterator[tuple[Item, Union[list[Any], UserError]]]:
-        """Yield each input with its example for each model, or with the reason of a failure."""
-        errors = [item.error for item in items]
-        values = []
-        for place, item in enumerate(items):
+    def _read(self, items: Sequence[Item]) -> list[tuple[Item, Union[list[Any], UserError]]]:
+        """Return each input with its example for each model, or with the reason of a failure."""
+        values: dict[int, Any] = {}
+        errors: dict[int, UserError] = {}
+        for item in items:
             try:
-                if errors[place] is None:
-                    values.append(self._get_value(item))
+                if item.error is not None:
+                    raise item.error
+                values[item.index] = self._get_value(item)
             except UserError as error:
-                errors[place] = error
+                errors[item.index] = error
         # an input is read once for all systems with one extractor
-        columns: dict[str, list[Any]] = {}
-        for model in self.models:
-            name = str(model.processor.extractor_identity or id(model))
+        names = [str(x.processor.extractor_identity or id(x)) for x in self.models]
+        columns: dict[str, dict[int, Any]] = {}
+        for name, model in zip(names, self.models):
             if name not in columns:
-                columns[name] = list(model.processor.examples(values, **self.reading))
-        rows = zip(*(columns[str(x.processor.extractor_identity or id(x))] for x in self.models))
-        for item, reason in zip(items, errors):
-            examples = list(next(rows)) if reason is None else []
-            failed = [x for x in (reason, *examples) if isinstance(x, UserError)]
-            yield item, failed[0] if failed else examples
+                examples = model.processor.examples([*values.values()], **self.reading)
+                columns[name] = dict(zip(values, examples))
+        read: list[tuple[Item, Union[list[Any], UserError]]] = []
+        for item in items:
+            row = [errors.get(item.index, columns[name].get(item.index)) for name in names]
+            read.append((item, next((x for x in row if isinstance(x, UserError)), row)))
+        return read
 
     def _get_value(self, item: Item) -> Any:
         if self.store is not None:
             keys = self.processor.get_stored_keys(item.record)
             features = [None if key is None else self.store.read(key) for key in keys]
             return self.processor.from_features(item.record, item.folder, features)
-        return self.processor.from_record(item.record, item.folder) if item.is_given else item.value
+        if not self.has_inputs:
+            return item.value
+        return self.processor.from_record(item.record, item.folder)
 
     def _report(self, item: Item, error: UserError) -> None:
         where = item.name if item.where is None else item.where
-        message = str(error)
-        if where and not message.startswith(f"{where}: "):
-            message = f"{where}: {error}"
+        is_named = not where or str(error).startswith(f"{where}: ")
+        message = str(error) if is_named else f"{where}: {error}"
         # without other inputs, the error ends the command
         if len(self.items) == self.copies:
             raise UserError(message)
@@ -442,47 +428,74 @@ class _Run:
             print(f"{self.args.prog}: {message}", file=sys.stderr)
         self.progress.update()
 
-    def _open_rankings(self) -> list[Any]:
-        """Return the object that ranks texts for ``--best-by ranking``, for each system."""
-        if getattr(self.args, "best_by", None) != "ranking":
+    def _read_pools(self) -> list[dict[Any, Any]]:
+        """Return the different inputs to which ``--best-by ranking`` compares, for each system."""
+        if self.args.best_by != "ranking":
             return []
-        from fairseq_mm.inference.prompt_ranking import PromptRanking
-
-        pool = {repr(item.record) + repr(item.value): item for item in self.items}
+        distinct = {repr(item.record) + repr(item.value): item for item in self.items}
         most = _POOL if self.models[0].loaded.feature_dim else None
-        read = [x for _, x in self._read([*pool.values()][:most]) if not isinstance(x, UserError)]
-        rankings = [
-            PromptRanking(model, [examples[i] for examples in read], seed=config.seed)
-            for i, (model, config) in enumerate(zip(self.models, self.configs))
-        ]
+        rows = [x for _, x in self._read([*distinct.values()][:most])]
+        read = [x for x in rows if not isinstance(x, UserError)]
+        pools = [{_get_parts(x[i]): x[i] for x in read} for i in range(len(self.models))]
         if read:
             # if there is no other input, this fails before any text is generated
-            rankings[0].draw_others(read[0][0], 0)
-        return rankings
+            self._sample_others(pools[0], read[0][0], 0, 0)
+        return pools
 
-    def _rank(self, result: Result, rankings: Sequence[Any]) -> None:
-        """Order the hypotheses of ``--best-of``, and add the fields of their records."""
-        nbest, size = self.args.nbest or 1, self.args.batch_size
-        for place, hypotheses in enumerate(result.hypotheses):
-            margins: list[dict[str, Any]] = [{} for _ in hypotheses]
-            if rankings:
-                ranked = rankings[place].rank(
-                    result.examples[place], hypotheses, index=result.item.index, batch_size=size
-                )[:nbest]
-                result.hypotheses[place] = hypotheses = [story.hypothesis for story in ranked]
-                by = self.processor.ranked_by
-                margins = [
-                    {f"{by}_margin": round(x.margin, 4), f"{by}_rank": x.prompt_rank}
-                    for x in ranked
-                ]
-            if getattr(self.args, "best_of", None) is not None:
-                about = {"candidates": self.args.best_of, "best_by": self.args.best_by or "score"}
-                margins = [{"rank": i, **about, **x} for i, x in enumerate(margins, start=1)]
-            result.fields.append(margins)
+    def _sample_others(self, pool: Mapping[Any, Any], example: Any, seed: int, index: int) -> Any:
+        """Sample inputs that differ from ``example``; image sequences also share no image, because
+        those that do belong to one album."""
+        import numpy as np
+
+        own = set(_get_parts(example))
+        others = [other for parts, other in pool.items() if own.isdisjoint(parts)]
+        if not others:
+            raise UserError(
+                "ranking compares a story under its own prompt or images and under others, but "
+                "there are no others: give more."
+            )
+        order = np.random.default_rng([seed % 2**64, index]).permutation(len(others))
+        return [others[i] for i in order[:_DISTRACTORS]]
+
+    def _rank(
+        self, result: Result, place: int, hypotheses: Sequence[Any], pools: Sequence[Any]
+    ) -> None:
+        """Add the hypotheses of a system to a result, with the fields of their records.
+
+        With ``--best-by ranking``, they are ordered by their log-likelihood under their own input
+        minus the highest log-likelihood under another input, in nats per token. Fan et al. 2018
+        rank stories for their Figure 7, but do not name the score.
+        """
+        args, index = self.args, result.item.index
+        fields: list[dict[str, Any]] = [{} for _ in hypotheses]
+        if pools:
+            model, example = self.models[place], result.examples[place]
+            others = self._sample_others(pools[place], example, self.configs[place].seed, index)
+            likelihoods = model.compare(hypotheses, [example, *others], batch_size=args.batch_size)
+            margins = [
+                (own - max(other)) / len(story.tokens)
+                for (own, *other), story in zip(likelihoods, hypotheses)
+            ]
+            # stable: equal margins keep their order
+            order = sorted(range(len(margins)), key=lambda i: -margins[i])[: args.nbest or 1]
+            hypotheses, by = [hypotheses[i] for i in order], self.processor.ranked_by
+            fields = [
+                {
+                    f"{by}_margin": round(margins[i], 4),
+                    # last in a tie
+                    f"{by}_rank": sum(x >= likelihoods[i][0] for x in likelihoods[i]),
+                }
+                for i in order
+            ]
+        if args.best_of is not None:
+            about = {"candidates": args.best_of, "best_by": args.best_by or "score"}
+            fields = [{"rank": i, **about, **x} for i, x in enumerate(fields, start=1)]
+        result.hypotheses.append(hypotheses)
+        result.fields.append(fields)
 
     def format(self, result: Result, more: Mapping[str, Any]) -> list[str]:
         """Return the lines of the output for a result; ``more`` has further fields."""
-        item, is_compared = result.item, bool(getattr(self.args, "compare", None))
+        item, is_compared = result.item, bool(self.args.compare)
         if self.args.jsonl:
             return [json.dumps(x, ensure_ascii=False) for x in self._to_records(result, more)]
         if is_compared:
@@ -498,14 +511,14 @@ class _Run:
                 names = (self.task.input_names[0], *[self.task.text_names[0]] * 2)
                 lines.insert(0, "{}\t{}\tnearest training {}".format(*names))
             return lines
-        if len(self.items) == 1 and item.is_given:
+        if len(self.items) == 1 and self.has_inputs:
             return texts
         shown = item.record["id"] or getattr(result.examples[0].origin, "text", "")
         title = " ".join(str(shown).split())
         return [f"=== {item.index}{': ' if title else ''}{title} ===\n\n{x}\n" for x in texts]
 
     def _to_records(self, result: Result, more: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-        item, is_compared = result.item, bool(getattr(self.args, "compare", None))
+        item, is_compared = result.item, bool(self.args.compare)
         key = item.index if item.record["id"] is None else item.record["id"]
         for place, (name, model) in enumerate(zip(self.names, self.models)):
             example, hypotheses = result.examples[place], result.hypotheses[place]
@@ -540,3 +553,11 @@ class _Run:
         for message in messages:
             print(message, file=sys.stderr)
         return EXIT_STATUS if self.num_failed else 0
+
+
+def _get_parts(example: Any) -> tuple[Any, ...]:
+    """Return the features of each image of a sequence as bytes, or the tokens of a prompt."""
+    if example.features is None:
+        return (tuple(example.source.tolist()),)
+    missing = itertools.repeat(False) if example.missing is None else example.missing
+    return tuple(row.tobytes() for row, gone in zip(example.features, missing) if not gone)

@@ -1,6 +1,7 @@
 """Shows generated texts as HTML pages, and the stories of several systems as tables."""
 
 import argparse
+import itertools
 import os
 import shlex
 import shutil
@@ -13,7 +14,6 @@ from typing import Any, Optional
 from PIL import Image
 
 from fairseq_mm.cli.records import PEOPLE, Result, counted
-from fairseq_mm.errors import UserError
 from fairseq_mm.extract.data_uris import jpeg_uri
 from fairseq_mm.extract.media_list import MediaFile
 from fairseq_mm.inference.checkpoint_files import compute_checkpoint_digest
@@ -28,30 +28,22 @@ SIDE = 400  # pixels of an image on the page
 
 
 def compare_stories(result: Result, names: Sequence[str]) -> str:
-    """Return a table of the references and the stories of an image sequence, as text."""
+    """Return a table with a row per reference and story of an image sequence, and a column per
+    sentence (Li et al. 2020, Figure 6)."""
     rows = [(PEOPLE, sentences) for sentences in result.item.record.get("references", ())]
     for name, stories in zip(names, result.hypotheses):
         rows += [(name, story.sentences) for story in stories]
     is_screen = sys.stdout is not None and sys.stdout.isatty()
     width = shutil.get_terminal_size((_WIDE, 24)).columns if is_screen else _WIDE
-    return _format_table(rows, width)
-
-
-def _format_table(rows: Sequence[tuple[str, Sequence[str]]], width: int) -> str:
-    """Format a table with a row per story and a column per sentence (Li et al. 2020, Figure 6).
-
-    ``rows`` has the name of the system, and the sentences, of each story.
-    """
     first = max(len(name) for name, _ in rows)
     count = max(len(sentences) for _, sentences in rows)
     column = max(_NARROWEST, (width - first) // count - 2)
     blocks = []
     for name, sentences in rows:
-        cells = [[name]] + [textwrap.wrap(sentence, column) or [""] for sentence in sentences]
+        cells = [[name], *(textwrap.wrap(sentence, column) or [""] for sentence in sentences)]
         lines = []
-        for line in range(max(map(len, cells))):
-            words = [cell[line] if line < len(cell) else "" for cell in cells]
-            padded = [words[0].ljust(first)] + [word.ljust(column) for word in words[1:]]
+        for words in itertools.zip_longest(*cells, fillvalue=""):
+            padded = [words[0].ljust(first), *(word.ljust(column) for word in words[1:])]
             lines.append("  ".join(padded).rstrip())
         blocks.append("\n".join(lines))
     rule = "-" * (first + count * (column + 2))
@@ -64,7 +56,7 @@ class Page:
     def __init__(self, args: argparse.Namespace, systems: Mapping[str, Any]) -> None:
         self.args = args
         self.systems = systems
-        self.folders: list[str] = getattr(args, "images", None) or []
+        self.folders: list[str] = args.images or []
         self.thumbnails = Thumbnails(self.folders, SIDE) if self.folders else None
         self._strips: list[Strip] = []
         self._cards: list[Item] = []
@@ -117,8 +109,6 @@ class Page:
         """Write the page, and return a description of its content."""
         task = next(iter(self.systems.values())).task
         number = counted(self._num_texts, *task.text_names)
-        if self.folders and not self._uris:
-            raise UserError(f"--images {' '.join(self.folders)}: has none of the images.")
         if self._strips:
             sections = [stories_section(self._strips)]
             title = counted(len(self._strips), "visual story", "visual stories")

@@ -164,7 +164,7 @@ def run(args: argparse.Namespace) -> None:
     checkpoint = Checkpoint.open(args.checkpoint)
     kind = checkpoint.input_kind
     for name in dict.fromkeys(name for names in OPTIONS.values() for name in names):
-        if arguments.is_given(args, name) and name not in OPTIONS[kind]:
+        if name in arguments.given_options(args) and name not in OPTIONS[kind]:
             raise UserError(
                 f"{arguments.flag(name)}: is no option of models of {kind}, such as "
                 f"{checkpoint.path}."

@@ -60,7 +60,7 @@ def inspect(args: argparse.Namespace, checkpoint: Checkpoint) -> Inspection:
         [key if key is None or store is None else store.read(key) for key in subject.keys]
         for subject in subjects
     ]
-    examples = model._read(inputs, None)
+    examples = model.read(inputs, None)
     images = _StoryImages(args.images, is_stored=store is not None)
     number = len(subjects)
     title = f"Attention of {'a visual story' if number == 1 else f'{number} visual stories'}"

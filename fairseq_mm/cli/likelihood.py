@@ -75,7 +75,7 @@ def resolve_options(
         if name in options[kind]:
             if getattr(args, name) is None:
                 setattr(args, name, options[kind][name])
-        elif arguments.is_given(args, name):
+        elif name in arguments.given_options(args):
             of = " or ".join(KINDS[other] for other in options if name in options[other])
             raise UserError(
                 f"{arguments.flag(name)}: is for checkpoints of {of}, but {checkpoint.path} is one "

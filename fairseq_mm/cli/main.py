@@ -9,6 +9,7 @@ the action into the arguments.
 import argparse
 import difflib
 import errno
+import functools
 import gc
 import importlib
 import io
@@ -165,9 +166,6 @@ class HelpFormatter(argparse.RawDescriptionHelpFormatter):
     Indented lines, such as examples of commands, are kept as they are.
     """
 
-    def __init__(self, prog: str) -> None:
-        super().__init__(prog, max_help_position=24)
-
     def _fill_text(self, text: str, width: int, indent: str) -> str:
         lines: list[str] = []
         paragraph: list[str] = []
@@ -181,6 +179,9 @@ class HelpFormatter(argparse.RawDescriptionHelpFormatter):
         return "\n".join(f"{indent}{line}".rstrip() for line in lines[:-1]) + "\n"
 
 
+_FORMATTER = functools.partial(HelpFormatter, max_help_position=24)
+
+
 class Parser(argparse.ArgumentParser):
     """Parser of the arguments of ``fairseq-mm`` or of a subcommand.
 
@@ -191,7 +192,7 @@ class Parser(argparse.ArgumentParser):
     _given: Sequence[str] = ()
 
     def __init__(self, **options: Any) -> None:
-        super().__init__(**{"formatter_class": HelpFormatter, **options})
+        super().__init__(**{"formatter_class": _FORMATTER, **options})
         # without a default: the parser of an action such as `store info` would overwrite the value
         # that the parser of `store` has read
         self.add_argument(
@@ -359,13 +360,11 @@ def _run(argv: list[str]) -> int:
         _drop_output()
         return 0
     except OSError as error:
-        if error.errno not in DISK_ERRORS:
+        if error.filename is None and error.errno not in DISK_ERRORS:
             raise
         _drop_output()
         where = error.filename or "the output"
-        print(
-            f"fairseq-mm {chosen}: {where}: cannot be written ({error.strerror}).", file=sys.stderr
-        )
+        print(f"fairseq-mm {chosen}: {where}: {error.strerror}.", file=sys.stderr)
         return EXIT_STATUS
 
 

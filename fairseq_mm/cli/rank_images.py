@@ -15,10 +15,10 @@ import numpy as np
 import torch
 from tqdm.auto import tqdm
 
-from fairseq_mm.cli.run_set_up import only_writer
 from fairseq_mm.cli.split_texts import build_card, load_on_data, name_output
 from fairseq_mm.data.collate import pad_features
 from fairseq_mm.data.elapsed_time import elapsed_time
+from fairseq_mm.data.folder_lock import only_writer
 from fairseq_mm.data.multimodal_dataset import encode_words
 from fairseq_mm.data.output_file import write_file
 from fairseq_mm.data.records import open_split

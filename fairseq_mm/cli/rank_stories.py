@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 from tqdm.auto import tqdm
 
-from fairseq_mm.cli.run_set_up import only_writer
 from fairseq_mm.cli.split_texts import TEXTS, StoryTexts, build_card, name_output, sample_lines
 from fairseq_mm.data.elapsed_time import elapsed_time
+from fairseq_mm.data.folder_lock import only_writer
 from fairseq_mm.data.output_file import write_file
 from fairseq_mm.errors import UserError
 from fairseq_mm.inference.checkpoint import Checkpoint

@@ -22,7 +22,6 @@ class Item(NamedTuple):
         error: Reason why the input cannot be read, if it is already known; else None.
         where: Name of the input in messages (default: its id; empty for no name).
         value: Prompt that a language model has generated.
-        is_given: False if the user gave no input.
     """
 
     index: int  # type: ignore[assignment]
@@ -31,7 +30,6 @@ class Item(NamedTuple):
     error: Optional[UserError] = None
     where: Optional[str] = None
     value: Any = None
-    is_given: bool = True
 
     @property
     def name(self) -> str:

@@ -1,11 +1,10 @@
-"""Sets up subcommands: registers with fairseq, loads models, and locks the output folder."""
+"""Registers with fairseq for subcommands, and imports the user's package."""
 
 import argparse
 import contextlib
 import gc
 import os
 import sys
-from collections.abc import Iterator
 
 from fairseq_mm.errors import UserError
 
@@ -75,16 +74,3 @@ def import_user_dir(folder: str) -> None:
         raise UserError(
             f"--user-dir {folder}: cannot be imported: {type(error).__name__}: {first_line}"
         ) from None
-
-
-@contextlib.contextmanager
-def only_writer(folder: str) -> Iterator[None]:
-    """Context that creates the output folder, and locks it against other ``fairseq-mm`` runs."""
-    from fairseq_mm.data import folder_lock
-
-    with contextlib.ExitStack() as stack:
-        try:
-            stack.enter_context(folder_lock.only_writer(folder))
-        except OSError as error:
-            raise UserError(f"{folder}: cannot be made: {error.strerror}.") from None
-        yield

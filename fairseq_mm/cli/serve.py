@@ -3,7 +3,7 @@
   fairseq-mm serve --checkpoint m_rnn glac fusion --index photos
   fairseq-mm serve --checkpoint glac --host 0.0.0.0 --auth-file users.txt
 
-Each checkpoint has a tab: captions of an image, stories of five images, stories of
+Each checkpoint has a tab: captions of an image, stories of five images or of
 prompts (shown while they are written), or summaries of videos with transcripts.
 With --index, a folder that fairseq-mm index has indexed can be searched. If the
 network that extracted a checkpoint's features, or its weights file, is unknown,
@@ -29,11 +29,14 @@ from fairseq_mm.data.input_files import read_lines
 from fairseq_mm.errors import UserError, import_extra
 from fairseq_mm.inference.checkpoint_files import with_local_paths
 
+# first field of the processor's inputs -> what the tab does
 _PURPOSES = {
-    "captions": "Describes an image in one sentence.",
-    "albums": "Tells a story of five images, a sentence for each, in the order of the images.",
-    "prompts": "Writes a story.",
-    "summaries": "Summarizes a video by its transcript.",
+    "image": "Describes an image in one sentence.",
+    "images": "Tells a story of five images, a sentence for each, in the order of the images.",
+    "prompt": "Writes a story.",
+    "video": "Summarizes a video by its transcript.",
+    "transcript": "Summarizes a video by its transcript.",
+    "": "Writes a story.",
 }
 _LOOPBACK = ("127.0.0.1", "localhost")
 _MOST_BEAMS, _MOST_TEXTS, _MOST_IMAGES = 20, 10, 100
@@ -61,10 +64,11 @@ def run(args: argparse.Namespace) -> None:
         raise UserError("nothing to serve: give a --checkpoint, or a folder of images (--index).")
     lines = [line for _, line in read_lines(args.auth_file)] if args.auth_file else []
     users = [(name, password) for name, _, password in (line.partition(":") for line in lines)]
-    if not all(name and password for name, password in users):
-        raise UserError(f"--auth-file {args.auth_file}: must have lines NAME:PASSWORD.")
-    if not users and args.host not in _LOOPBACK:
-        raise UserError(f"--host {args.host}: other machines can reach it: give an --auth-file.")
+    if not all(all(user) for user in users) or not (users or args.host in _LOOPBACK):
+        raise UserError(
+            "--auth-file must have lines NAME:PASSWORD, and is needed for a --host that other "
+            "machines can reach."
+        )
     with tempfile.TemporaryDirectory() as folder:
         os.environ.update(GRADIO_ANALYTICS_ENABLED="False", GRADIO_TEMP_DIR=folder)
         import_extra("gradio", extra="serve", purpose="fairseq-mm serve")
@@ -82,10 +86,10 @@ def run(args: argparse.Namespace) -> None:
 
 
 class System(NamedTuple):
-    """Loaded checkpoint or image index (kind ``search``) with a tab of its own."""
+    """Loaded checkpoint, or image index (with the input field ``query``), with a tab of its own."""
 
     name: str
-    kind: str
+    field: str
     model: Any
     about: str
     reads_features: bool = False  # instead of images or videos
@@ -100,9 +104,9 @@ def load_systems(args: argparse.Namespace) -> list[System]:
     systems = [_load_system(checkpoints, args) for checkpoints in opened]
     for folder in args.index:
         index = ImageIndex.open(folder, device=str(usable_device(args.device)))
-        index.embedder.load_extractor()  # report a missing network before the server starts
+        _ = index.embedder.extractor  # report a missing network before the server starts
         name = os.path.basename(os.path.abspath(folder))
-        systems.append(System(name, "search", index, f"{len(index):,} images"))
+        systems.append(System(name, "query", index, f"{len(index):,} images"))
     names = [system.name for system in systems]
     for place, name in enumerate(names):
         if name in names[:place]:
@@ -115,8 +119,6 @@ def _load_system(checkpoints: Sequence[Any], args: argparse.Namespace) -> System
     from fairseq_mm.inference.pretrained import from_checkpoints
 
     first = checkpoints[0]
-    if first.kind not in _PURPOSES:
-        raise UserError(f"{first.path}: --arch {first.arch} writes no text that can be served.")
     recorded = first.extractor.get("weights") if first.has_provenance else None
     model: Any = from_checkpoints(
         checkpoints,
@@ -125,14 +127,17 @@ def _load_system(checkpoints: Sequence[Any], args: argparse.Namespace) -> System
         weights=next((path for path in args.weights if compute_sha256(path) == recorded), None),
         data=None if first.has_provenance else args.data,
     )
-    reader = getattr(model.processor, "reader", None)
-    if reader is not None and getattr(reader, "reads_video", True):
+    field = next(iter(model.processor.input_fields), "")
+    if field not in _PURPOSES or not (field or model.loaded.are_language_models):
+        raise UserError(f"{first.path}: the page has no input for `{field}`.")
+    system = System(first.arch, field, model, first.summary())
+    if model.processor.extractor_identity is not None:
         try:
-            reader.load_extractor()
+            _ = model.processor.reader.extractor
         except UserError as error:
             print(f"{first.arch}: accepts features only: {error}", file=sys.stderr)
-            return System(first.arch, first.kind, model, first.summary(), reads_features=True)
-    return System(first.arch, first.kind, model, first.summary())
+            return system._replace(reads_features=True)
+    return system
 
 
 def open_page(
@@ -148,7 +153,7 @@ def open_page(
     with gr.Blocks(title="fairseq-mm", analytics_enabled=False, delete_cache=(600, 600)) as page:
         for system in systems:
             with gr.Tab(system.name):
-                (_add_search if system.kind == "search" else _add_generator)(gr, system)
+                (_add_search if system.field == "query" else _add_generator)(gr, system)
     # one thread at a time uses the models
     page.queue(default_concurrency_limit=1, max_size=64)
     for function in page.fns.values():
@@ -163,8 +168,12 @@ def open_page(
         app_kwargs={"middleware": [Middleware(trustedhost.TrustedHostMiddleware, **hosts)]},
         # fonts of the system: others would be fetched
         theme=gr.themes.Base(font=["system-ui", "sans-serif"], font_mono=["monospace"]),
-        **{"footer_links": ["api"], "run_history": False, "share": False, "ssr_mode": False},
-        **{"prevent_thread_lock": True, "quiet": True},
+        footer_links=["api"],
+        run_history=False,
+        share=False,
+        ssr_mode=False,
+        prevent_thread_lock=True,
+        quiet=True,
     )
     return page
 
@@ -183,21 +192,19 @@ def _one_line(gr: Any, system: System) -> Iterator[None]:
 
 def _add_generator(gr: Any, system: System) -> None:
     """Add the inputs, options, outputs and function of a checkpoint."""
-    kind, model = system.kind, system.model
-    purpose, is_summarizer = _PURPOSES[kind], kind == "summaries"
-    reads_input = not model.loaded.are_language_models
-    if is_summarizer:
-        reads_input = model.processor.reader.reads_video
+    field, model, processor = system.field, system.model, system.model.processor
+    has_transcript = "transcript" in processor.input_fields
+    purpose = _PURPOSES[field]
     if system.reads_features:
         purpose += (
             " The network that extracted its training features is unknown, so it takes features "
             f"only: `.npy` files of [rows, {model.loaded.feature_dim}] floats."
         )
     gr.Markdown(f"{purpose}\n\n`{system.about}`")
-    item = _add_input(gr, system, visible=reads_input)
-    transcript = gr.Textbox("", label="Transcript", max_length=99_999, visible=is_summarizer)
+    item = _add_input(gr, system)
+    transcript = gr.Textbox("", label="Transcript", max_length=99_999, visible=has_transcript)
     defaults = model.config().to_dict()
-    has_several = kind in ("captions", "summaries")
+    has_several = not processor.has_headings
     with gr.Accordion("Options", open=False):
         options = [
             gr.Slider(1, _MOST_BEAMS, defaults["beam"], step=1, precision=0, label="beam"),
@@ -224,38 +231,36 @@ def _add_generator(gr: Any, system: System) -> None:
             values = {"beam": beam, "nbest": nbest, "sampling": sampling, "seed": seed}
             # an option that is not changed has the value of the task's preset
             config = model.config(**{x: y for x, y in values.items() if y != defaults[x]})
-            value = _read_input(system, item) if reads_input else None
-            if is_summarizer:
+            value = _read_input(system, item)
+            if has_transcript:
                 video = {} if value is None else {"video": value}
                 value = {**video, "transcript": transcript if transcript.strip() else None}
-            (example,) = model.processor.examples([value])
+            (example,) = processor.examples([value])
             if isinstance(example, UserError):
                 raise example
-            if kind == "prompts":
-                yield from stream_text(model, example, config)
-                return
-            (found,) = model.stream([example], config)
             if has_several:
+                (found,) = model.stream([example], config)
                 yield [[hypothesis.text, round(hypothesis.score, 4)] for hypothesis in found]
             else:
-                yield "\n".join(found[0].sentences)
+                yield from stream_text(model, example, config)
 
-    events = [button.click, *([item.upload] if kind == "captions" else [])]
+    events = [button.click, *([item.upload] if field == "image" else [])]
     gr.on(events, generate, [item, transcript, *options], texts, api_name=system.name)
 
 
-def _add_input(gr: Any, system: System, *, visible: bool) -> Any:
-    """Add and return the component for the image, the images, the prompt or the video."""
-    if system.kind == "prompts":
-        return gr.Textbox(label="Prompt", lines=2, max_length=5000, visible=visible)
-    several = "multiple" if system.kind == "albums" else "single"
+def _add_input(gr: Any, system: System) -> Any:
+    """Add and return the component for the first field of an input; invisible if the model reads no
+    such field."""
+    several = "multiple" if system.field == "images" else "single"
     if system.reads_features:
         return gr.File(label="Features (.npy)", file_types=[".npy"], file_count=several)
-    if system.kind == "captions":
+    if system.field == "image":
         return _add_image(gr, "Image")
-    if system.kind == "albums":
+    if system.field == "images":
         return gr.Gallery(label="Five images", type="filepath", file_types=["image"], columns=5)
-    return gr.File(label="Video, or features (.npy)", file_types=[".npy", "video"], visible=visible)
+    if system.field == "video":
+        return gr.File(label="Video, or features (.npy)", file_types=[".npy", "video"])
+    return gr.Textbox(label="Prompt", lines=2, max_length=5000, visible=system.field == "prompt")
 
 
 def _add_image(gr: Any, label: str) -> Any:
@@ -267,13 +272,15 @@ def _add_image(gr: Any, label: str) -> Any:
 
 def _read_input(system: System, item: Any) -> Any:
     """Return the value of the input component as the model's processor reads it."""
-    if system.kind == "prompts":
+    if system.field == "prompt":
         return item
-    if system.kind == "albums":
+    if system.field == "images":
         # a gallery has pairs of path and caption
         paths = [path if isinstance(path, str) else path[0] for path in item or []]
         return [_read_features(path) if system.reads_features else path for path in paths]
-    if item is None and system.kind == "captions":
+    if system.field not in ("image", "video"):
+        return None
+    if item is None and system.field == "image":
         raise UserError("there is no image.")
     return _read_features(item) if item and item.lower().endswith(".npy") else item
 
@@ -301,12 +308,12 @@ def stream_text(model: Any, example: Any, config: Any) -> Iterator[str]:
         if is_closed.is_set():
             raise GeneratorExit
         if progress.positions:
-            texts.put(progress.decode(0).text)
+            texts.put(model.processor.to_text(progress.decode(0)))
 
     def generate() -> None:
         try:
             ((best, *_),) = model.stream([example], config, watch=watch)
-            texts.put((best.text,))
+            texts.put((model.processor.to_text(best),))
         except BaseException as error:  # raised again by the thread that yields
             texts.put(error)
 

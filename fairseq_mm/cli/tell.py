@@ -15,12 +15,18 @@ skipped; the exit status is then 2.
 """
 
 import argparse
+import json
+import sys
+from collections.abc import Sequence
 
 from fairseq_mm.cli import arguments
 from fairseq_mm.cli.arguments import FLAG, REPEATED, Rows, Rule, positive
 from fairseq_mm.cli.generate import run_task, split_name
-from fairseq_mm.cli.prompts import read_prompts, write_prompts
-from fairseq_mm.generation.defaults import PROMPT_STORY_PRESETS, VISUAL_STORY_CONSTRAINTS
+from fairseq_mm.cli.records import Item, counted, open_output
+from fairseq_mm.cli.run_set_up import register_quietly
+from fairseq_mm.data.input_files import read_lines
+from fairseq_mm.data.story_text import check_encodable
+from fairseq_mm.generation.defaults import PROMPT_STORY_PRESETS, SEED, VISUAL_STORY_CONSTRAINTS
 from fairseq_mm.inference.checkpoint_files import checkpoint_files
 
 _RULES = (
@@ -36,10 +42,7 @@ _RULES = (
 _PROMPTS_ONLY = Rule(
     "prompts_only",
     needs=("prompt_model",),
-    excludes=(
-        *("checkpoint", "inputs", "prompt", "prompts", "preset"),
-        *(name for name in arguments.GENERATION if name != "seed"),
-    ),
+    excludes=("checkpoint", "inputs", "prompt", "prompts", "preset", *arguments.OF_SEARCH),
     because="no story is generated",
 )
 _OWN = {
@@ -104,4 +107,48 @@ def run(args: argparse.Namespace) -> int:
     for text in args.compare or ():  # before torch and fairseq are imported, which takes seconds
         checkpoint_files(split_name(text)[1])
     prompts = read_prompts(args.prompt, args.prompts)
-    return run_task(args, "tell", rules=_RULES, own=_OWN, given=prompts)
+    return run_task(args, "tell", rules=_RULES, own=_OWN, change=lambda items: [*prompts, *items])
+
+
+def read_prompts(texts: Sequence[str], files: Sequence[str]) -> list[Item]:
+    """Return the prompts of the command line (``texts``) and of files with one prompt per line.
+
+    The file ``-`` is standard input.
+    """
+    prompts = []
+    for number, text in enumerate(texts, start=1):
+        check_encodable(text, f"--prompt {number}")
+        prompts.append((f"prompt {number}", text))
+    for path in files:
+        name = "standard input" if path == "-" else path
+        lines = read_lines("/dev/stdin" if path == "-" else path)
+        prompts += [(f"{name}:{number}", line) for number, line in lines]
+    return [
+        Item(index, {"id": None, "prompt": text}, where=where)
+        for index, (where, text) in enumerate(prompts)
+    ]
+
+
+def write_prompts(args: argparse.Namespace) -> int:
+    """Generate and write prompts without stories (``--prompts-only``); return the exit status."""
+    register_quietly()
+    from fairseq_mm.inference.checkpoint_files import compute_digests
+    from fairseq_mm.inference.generator import PROMPT_OPTIONS, generate_prompts
+    from fairseq_mm.inference.pretrained import load_prompt_generator
+
+    model = load_prompt_generator(args.prompt_model, device=args.device)
+    options = {**PROMPT_OPTIONS, "seed": SEED if args.seed is None else args.seed}
+    indices = range(args.n or 1)
+    prompts = generate_prompts(model, indices, **options, batch_size=args.batch_size)
+    facts = {"options": options, "checkpoint": compute_digests(model.files)} if args.jsonl else {}
+    with open_output(args.output) as file:
+        for index, prompt in zip(indices, prompts):
+            line = " ".join(prompt.text.split())
+            if args.jsonl:
+                record = {"id": index, "hypothesis": prompt.text, "score": round(prompt.score, 4)}
+                others = {"tokens": " ".join(prompt.words), "words": len(prompt.words)}
+                line = json.dumps({**record, **others, **facts}, ensure_ascii=False)
+            print(line, file=file)
+    if args.output:
+        print(f"wrote {args.output}: {counted(len(prompts), 'prompt')}", file=sys.stderr)
+    return 0

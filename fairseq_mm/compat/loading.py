@@ -20,7 +20,7 @@ import numpy as np
 
 from fairseq_mm.compat import activation
 from fairseq_mm.compat.scope import names_ours
-from fairseq_mm.errors import UserError, WeightsError, find_message
+from fairseq_mm.errors import UserError, find_message
 
 # modules of fairseq that read files which a user, or the options of a checkpoint, name
 LOADING = (
@@ -176,9 +176,12 @@ def named_failures(
         yield
     except OSError:
         raise
-    except Exception as error:
-        is_of_weights = isinstance(error, WeightsError)
-        if find_message(error) is not None and not is_of_weights:
+    except UserError as error:
+        # an error that names the checkpoint, or a file of its folder, stays as it is
+        if str(error).startswith((path, os.path.dirname(path) or path)):
             raise
-        problem = f"{what}: {type(error).__name__}: {str(error)[:500]}"
-        raise UserError(f"{path}: {error if is_of_weights else problem}") from error
+        raise UserError(f"{path}: {error}") from None
+    except Exception as error:
+        if find_message(error) is not None:
+            raise
+        raise UserError(f"{path}: {what}: {type(error).__name__}: {str(error)[:500]}") from error

@@ -355,9 +355,16 @@ def read_report(folder: Folder) -> dict[str, Any]:
     """Read ``prepare.json`` of a data folder; an empty dict without the file."""
     path = Path(folder) / "prepare.json"
     report = read_json(path) if path.exists() else {}
-    for name, value in (("it", report), *(report.items() if isinstance(report, dict) else ())):
-        if name in ("it", "options", "digests", "stamps") and not isinstance(value, dict):
-            raise UserError(f"{path}: {name} must be an object, but is {type(value).__name__}.")
+    parts: list[tuple[str, Any, type]] = [("it", report, dict)]
+    if isinstance(report, dict):
+        options = report.get("options", {})
+        parts += [(x, report.get(x, {}), dict) for x in ("options", "digests", "stamps")]
+        if isinstance(options, dict):
+            parts.append(("story_words", options.get("story_words") or 0, int))
+    for name, value, kind in parts:
+        if not isinstance(value, kind):
+            noun = "an object" if kind is dict else "a number"
+            raise UserError(f"{path}: {name} must be {noun}, but is {type(value).__name__}.")
     return report
 
 

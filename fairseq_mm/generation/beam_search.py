@@ -5,7 +5,7 @@ of the time of the product that computes the scores. :func:`top_words` takes 1.3
 the maxima of blocks of words, and calls ``topk`` for the words of the 10 best blocks.
 """
 
-from typing import Any, Optional
+from typing import Optional
 
 import torch
 from fairseq import search as fairseq_search
@@ -77,9 +77,3 @@ class BeamSearch(fairseq_search.BeamSearch):
         totals, places = values.flatten(1).topk(number)
         beams = torch.div(places, number, rounding_mode="trunc")
         return totals, words.flatten(1).gather(1, places), beams
-
-
-def use_fast_beam_search(generator: Any) -> None:
-    """Replace the plain beam search of a generator of fairseq by :class:`BeamSearch`."""
-    if type(generator.search) is fairseq_search.BeamSearch:
-        generator.search = BeamSearch(generator.tgt_dict)

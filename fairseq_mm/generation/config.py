@@ -4,13 +4,12 @@ Most options have the names of fairseq's ``GenerationConfig`` and ``fairseq-gene
 options for its constraints, such as ``repetition_penalty`` for visual stories.
 """
 
-import contextlib
 import dataclasses
 import difflib
-import math
 import numbers
+import sys
 from argparse import Namespace
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Optional
 
@@ -35,33 +34,77 @@ _ACCEPTED: dict[type, tuple[tuple[type, ...], str]] = {
 }
 # the tenth power of a text's length is still a number of float32; published systems use 0 to 3
 LARGEST_LENPEN = 10.0
-_OR_ALL = "1 or more, or -1 for all tokens"
-_SHARE = "above 0 and at most 1, or -1 for all tokens"
-_AT_LEAST = {"beam": 1, "nbest": 1, "min_len": 1, "max_len_b": 1, "no_repeat_ngram_size": 0}
+LARGEST = sys.float_info.max  # infinite options would give NaN
 
 
-def typed_option(name: str, value: Any, kind: type) -> Any:
+def typed_option(
+    name: str,
+    value: Any,
+    kind: type,
+    *,
+    least: float = -LARGEST,
+    most: float = LARGEST,
+    also: Any = None,
+    choices: Optional[Sequence[str]] = None,
+    expected: str = "",
+) -> Any:
     """Return the value of an option as a plain ``bool``, ``int``, ``float`` or ``str``.
 
     NumPy's integers count as integers; ``True``, ``2.0`` and ``"3"`` do not.
+
+    Args:
+        least: Minimum of a number.
+        most: Maximum of a number.
+        also: Value outside the limits that is accepted, too.
+        choices: Accepted strings; None for all.
+        expected: Description of the limits for messages, if the limits do not say it.
     """
-    accepted, expected = _ACCEPTED[kind]
+    accepted, type_name = _ACCEPTED[kind]
     # True is an Integral, but as a beam it is a mistake
-    is_flag = isinstance(value, (bool, np.bool_))
-    if isinstance(value, accepted) and (kind is bool or not is_flag):
-        # float() of an integer that is larger than any floating-point number
-        with contextlib.suppress(OverflowError):
-            return kind(value)
-    raise UserError(f"`{name}` must be {expected}, but is {_shortened(value)}.")
+    is_right = isinstance(value, accepted) and (kind is bool) == isinstance(value, (bool, np.bool_))
+    if is_right:
+        if kind is str:
+            is_right = choices is None or value in choices
+            type_name = f"one of {', '.join(choices)}" if choices else "left out"
+        elif kind is not bool:
+            is_right = value == also or least <= value <= most
+            type_name = f"{least:g} or more" if most >= LARGEST else f"from {least:g} to {most:g}"
+            type_name = expected or ("finite" if least <= -LARGEST else type_name)
+    if not is_right:
+        shown = repr(value)
+        shown = shown if len(shown) <= 60 else f"{shown[:60]}..."
+        raise UserError(f"`{name}` must be {type_name}, but is {shown}.")
+    return kind(value)
 
 
-def _shortened(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else f"{text[:60]}..."
+def declare(default: Any, least: float = -LARGEST, most: float = LARGEST, **limits: Any) -> Any:
+    """Declare an option as a field of a dataclass, with limits of :func:`typed_option`."""
+    return field(default=default, metadata={"least": least, "most": most, **limits})
 
 
-def _one_of(values: Iterable[str]) -> str:
-    return f"one of {', '.join(values)}"
+def check_declared(options: Any) -> None:
+    """Check the declared fields of a frozen dataclass, and store their values as plain types."""
+    for item in dataclasses.fields(options):
+        value = getattr(options, item.name)
+        if item.metadata and not (value is None and item.default is None):
+            kind = str if item.default is None else type(item.default)
+            value = typed_option(item.name, value, kind, **item.metadata)
+            # the class is frozen: a plain assignment would raise an error
+            object.__setattr__(options, item.name, value)
+
+
+_SHARE = "above 0 and at most 1, or -1 for all tokens"
+_ABOVE_0 = sys.float_info.min
+
+
+def check_names(options: Iterable[str], known: Sequence[str], what: str) -> None:
+    """Check that names of options of ``what`` are known."""
+    for name in options:
+        if name not in known:
+            close = difflib.get_close_matches(name, known, n=1)
+            close = [NAMES_ELSEWHERE[name]] if name in NAMES_ELSEWHERE else close
+            hint = f"; did you mean `{close[0]}`?" if close else "."
+            raise UserError(f"`{name}` is no option of {what}{hint}")
 
 
 @dataclass(frozen=True)
@@ -106,55 +149,41 @@ class GenerationConfig:
             ``generation_constraints``, by name.
     """
 
-    beam: int = 5
-    nbest: int = 1
-    sampling: bool = False
-    sampling_topk: int = -1
-    sampling_topp: float = -1.0
-    typical_p: float = -1.0
-    mbr: Optional[str] = None
-    temperature: float = 1.0
-    lenpen: float = 1.0
-    unkpen: float = 0.0
-    min_len: int = 1
-    max_len_a: float = 0.0
-    max_len_b: int = 200
-    no_repeat_ngram_size: int = 0
-    prefix: Optional[str] = None
-    allow_unk: bool = False
-    seed: int = SEED
-    weights_dtype: str = "float32"
+    beam: int = declare(5, 1)
+    nbest: int = declare(1, 1)
+    sampling: bool = declare(False)
+    sampling_topk: int = declare(-1, 1, also=-1, expected="1 or more, or -1 for all tokens")
+    sampling_topp: float = declare(-1.0, _ABOVE_0, 1, also=-1, expected=_SHARE)
+    typical_p: float = declare(-1.0, _ABOVE_0, 1, also=-1, expected=_SHARE)
+    mbr: Optional[str] = declare(None, choices=UTILITIES)
+    # at temperatures below 0.001, the probabilities are no float32 numbers
+    temperature: float = declare(1.0, 0.001)
+    lenpen: float = declare(1.0, 0, LARGEST_LENPEN)
+    unkpen: float = declare(0.0)
+    min_len: int = declare(1, 1)
+    max_len_a: float = declare(0.0, 0)
+    max_len_b: int = declare(200, 1)
+    no_repeat_ngram_size: int = declare(0, 0)
+    prefix: Optional[str] = declare(None)
+    allow_unk: bool = declare(False)
+    seed: int = declare(SEED, -(2**63), 2**64 - 1, expected="an integer of 64 bits")
+    weights_dtype: str = declare("float32", choices=WEIGHTS_DTYPES)
     constraints: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        for name, kind in _TYPES.items():
-            # the class is frozen: a plain assignment would raise an error
-            if name not in _OPTIONAL or getattr(self, name) is not None:
-                object.__setattr__(self, name, typed_option(name, getattr(self, name), kind))
-        # at temperatures below 0.001, the probabilities are no float32 numbers
-        p = ("sampling_topp", "typical_p")
-        limits = [
-            *((name, getattr(self, name) >= x, f"{x} or more") for name, x in _AT_LEAST.items()),
+        check_declared(self)
+        rules = [
             ("nbest", self.nbest <= self.beam, f"at most `beam` ({self.beam})"),
-            ("temperature", 0.001 <= self.temperature < math.inf, "0.001 or more"),
-            ("lenpen", 0 <= self.lenpen <= LARGEST_LENPEN, f"from 0 to {LARGEST_LENPEN:g}"),
-            ("max_len_a", 0 <= self.max_len_a < math.inf, "0 or more and finite"),
-            ("unkpen", math.isfinite(self.unkpen), "finite"),
-            ("seed", -(2**63) <= self.seed < 2**64, "an integer of 64 bits"),
-            ("weights_dtype", self.weights_dtype in WEIGHTS_DTYPES, _one_of(WEIGHTS_DTYPES)),
-            ("sampling_topk", self.sampling_topk == -1 or self.sampling_topk >= 1, _OR_ALL),
-            *((x, getattr(self, x) == -1 or 0 < getattr(self, x) <= 1, _SHARE) for x in p),
-            ("mbr", self.mbr in (None, *UTILITIES), _one_of(UTILITIES)),
             ("beam", self.mbr is None or self.beam >= 2, "2 or more samples for `mbr`"),
+            # minimum Bayes risk decoding chooses among samples
+            *(
+                (name, self.sampling or getattr(self, name) in (-1, None), "left out in a search")
+                for name in ("sampling_topk", "sampling_topp", "typical_p", "mbr")
+            ),
         ]
-        for name, is_right, expected in limits:
+        for name, is_right, expected in rules:
             if not is_right:
-                value = _shortened(getattr(self, name))
-                raise UserError(f"`{name}` must be {expected}, but is {value}.")
-        # minimum Bayes risk decoding chooses among samples
-        for name in ("sampling_topk", "sampling_topp", "typical_p", "mbr"):
-            if getattr(self, name) not in (-1, None) and not self.sampling:
-                raise UserError(f"`{name}` is {getattr(self, name)}, but needs `sampling`.")
+                raise UserError(f"`{name}` must be {expected}, but is {getattr(self, name)}.")
 
     @classmethod
     def of_task(cls, task: Any, preset: Optional[str] = None, **options: Any) -> "GenerationConfig":
@@ -166,23 +195,17 @@ class GenerationConfig:
             **options: Fields of this class, and constraints of the task.
         """
         allowed: Mapping[str, Any] = getattr(task, "generation_constraints", {})
-        types = {**_TYPES, **{name: type(value) for name, value in allowed.items()}}
-        options = {
-            name: typed_option(name, value, types[name])
-            if name in types and not (name in _OPTIONAL and value is None)
-            else value
-            for name, value in options.items()
-        }
+        kinds = {name: type(value) for name, value in allowed.items()}
+        kinds.update(nbest=int, min_len=int, max_len_b=int)  # compared below
+        for name in options.keys() & kinds.keys():
+            options[name] = typed_option(name, options[name], kinds[name])
         presets: Mapping[str, Mapping[str, Any]] = getattr(task, "generation_presets", {})
         # an option that chooses between search and sampling could contradict the default preset
         if preset is None and not {"beam", "sampling"} & set(options):
             preset = getattr(task, "default_preset", None)
-        if preset is not None and (not isinstance(preset, str) or preset not in presets):
-            known_presets = _one_of(presets) if presets else "left out with this task"
-            raise UserError(f"`preset` must be {known_presets}, but is {preset!r}.")
         defaults = dict(task.generation_defaults)
         if preset is not None:
-            defaults.update(presets[preset])
+            defaults.update(presets[typed_option("preset", preset, str, choices=[*presets])])
         values = {**defaults, **options}
         if values.get("sampling") and "beam" not in options:
             number = SAMPLING_BEAM if values.get("mbr") is None else MBR_BEAM
@@ -194,40 +217,16 @@ class GenerationConfig:
             values["min_len"] = min(values["min_len"], max(values["max_len_b"], 1))
         if "nbest" in options and "beam" not in options:
             values["beam"] = max(values["beam"], values["nbest"])
-        known = {item.name for item in dataclasses.fields(cls)} - {"constraints"}
-        constraints = dict(allowed)
-        for name in list(values):
-            if name in allowed:
-                constraints[name] = values.pop(name)
-            elif name not in known:
-                close = difflib.get_close_matches(name, [*known, *allowed], n=1)
-                close = [NAMES_ELSEWHERE[name]] if name in NAMES_ELSEWHERE else close
-                hint = f"; did you mean `{close[0]}`?" if close else "."
-                raise UserError(
-                    f"`{name}` is no option of generation by {type(task).__name__}{hint}"
-                )
+        known = [item.name for item in dataclasses.fields(cls) if item.metadata]
+        check_names(values, [*known, *allowed], f"generation by {type(task).__name__}")
+        constraints = {name: values.pop(name, value) for name, value in allowed.items()}
         return cls(**values, constraints=constraints)
 
     def to_namespace(self) -> Namespace:
         """Return a Namespace with the options that ``build_generator`` of fairseq's tasks reads."""
-        names = (
-            *("beam", "nbest", "sampling", "sampling_topk", "sampling_topp", "typical_p"),
-            *("temperature", "lenpen", "unkpen", "min_len", "max_len_a", "max_len_b"),
-            *("no_repeat_ngram_size", "weights_dtype"),
-        )
-        return Namespace(**{name: getattr(self, name) for name in names})
+        return Namespace(**{name: x for name, x in vars(self).items() if name != "constraints"})
 
     def to_dict(self) -> dict[str, Any]:
         """Return all options and constraints in one flat dictionary."""
-        values = {item.name: getattr(self, item.name) for item in dataclasses.fields(self)}
-        constraints = values.pop("constraints")
-        return {**values, **constraints}
-
-
-# after the class, because its fields are the options; a task adds its constraints
-_OPTIONAL = ("prefix", "mbr")
-_TYPES: dict[str, type] = {
-    item.name: str if item.name in _OPTIONAL else type(item.default)
-    for item in dataclasses.fields(GenerationConfig)
-    if item.name != "constraints"
-}
+        values = {name: x for name, x in vars(self).items() if name != "constraints"}
+        return {**values, **self.constraints}

@@ -28,6 +28,7 @@ from torch import Tensor
 
 from fairseq_mm.data.story_text import NUM_IMAGES, SEPARATOR
 from fairseq_mm.errors import UserError
+from fairseq_mm.generation.config import typed_option
 
 # words that the released code allows a story to repeat, in addition to the ends of sentences
 MAY_REPEAT = "a an am is was are were do does did . ? !".split()  # noqa: SIM905
@@ -82,15 +83,9 @@ class StoryConstraints:
         end_after_punctuation: bool = False,
         no_repeat_ngram: int = 0,
     ) -> None:
-        if not 1 <= min_words_per_sentence <= max_words_per_sentence:
-            raise UserError(
-                "`min_words_per_sentence` must be from 1 to `max_words_per_sentence` "
-                f"({max_words_per_sentence}), but is {min_words_per_sentence} instead."
-            )
-        if not 0 <= repetition_penalty < math.inf:
-            raise UserError(
-                f"`repetition_penalty` must be 0 or more, but is {repetition_penalty} instead."
-            )
+        most = max_words_per_sentence
+        typed_option("min_words_per_sentence", min_words_per_sentence, int, least=1, most=most)
+        typed_option("repetition_penalty", repetition_penalty, float, least=0)
         self.min_words = min_words_per_sentence
         self.max_words = max_words_per_sentence
         self.repetition_penalty = repetition_penalty

@@ -5,11 +5,10 @@ batch as soon as its texts have ended, and :meth:`RunningBatch.join` adds furthe
 running batch. Texts and scores are the same as with fairseq's search.
 """
 
-import contextlib
 import copy
 import math
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, Callable, Optional
+from collections.abc import Iterable, Sequence
+from typing import Any, Optional
 
 import torch
 from fairseq.sequence_generator import SequenceGenerator
@@ -17,9 +16,6 @@ from torch import Tensor
 
 from fairseq_mm.generation.beam_search import BeamSearch
 from fairseq_mm.generation.seeded_sampling import SeededSampling
-
-# receives the rows of a batch whose texts are incomplete, and their tokens
-OnStep = Callable[[Sequence[int], Tensor], None]
 
 
 def can_join(generator: Any, models: Sequence[Any]) -> bool:
@@ -286,37 +282,3 @@ class RunningBatch:
         self.model.reorder_incremental_state(self.states, self._order)
         self.encoder_outs = self.model.reorder_encoder_out(self.encoder_outs, self._order)
         self._order = None
-
-
-@contextlib.contextmanager
-def watched(search: Any, num_rows: int, on_step: OnStep) -> Iterator[None]:
-    """Call a function before each step of a search, in a ``with`` block.
-
-    Args:
-        num_rows: Number of inputs of the batch that is generated in the block.
-        on_step: Function of the indices of the inputs whose texts are incomplete, and of tokens
-            [inputs, t], the incomplete text of each input. In a beam search, it is the beam with
-            the highest score. An exception of the function ends the search.
-    """
-    rows = list(range(num_rows))
-    step, prune_sentences = search.step, search.prune_sentences
-
-    def watched_step(
-        number: int, lprobs: Tensor, scores: Any, prev_output_tokens: Tensor, *others: Any
-    ) -> Any:
-        # [rows * beam, t]: fairseq keeps the beams of a row in the order of their scores
-        tokens = prev_output_tokens.view(len(rows), -1, prev_output_tokens.size(1))
-        on_step(rows, tokens[:, 0])
-        return step(number, lprobs, scores, prev_output_tokens, *others)
-
-    def watched_prune(batch_idxs: Tensor) -> None:
-        # rows with complete texts leave the batch
-        rows[:] = [rows[i] for i in batch_idxs.tolist()]
-        prune_sentences(batch_idxs)
-
-    # not a search around the search: tasks look for the classes of their own searches
-    search.step, search.prune_sentences = watched_step, watched_prune
-    try:
-        yield
-    finally:
-        del search.step, search.prune_sentences

@@ -7,8 +7,6 @@ log-probabilities are computed under this distribution. A forced word, such as t
 maximum length, has the probability 1 and no gradient.
 """
 
-import contextlib
-from collections.abc import Iterator
 from typing import Any, NamedTuple, Optional
 
 import torch
@@ -70,7 +68,7 @@ class SamplingPolicy:
         """
         if isinstance(self._search, SeededSampling):
             self._search.stream = stream
-        inputs = {k: x for k, x in sample["net_input"].items() if k != "prev_output_tokens"}
+        inputs = _get_inputs(sample)
         batch = {"id": sample["id"], "net_input": inputs}
         results = self.task.inference_step(self.generator, [self.model], batch)
         beam = self.generator.beam_size
@@ -104,7 +102,7 @@ class SamplingPolicy:
         before = torch.cat([first, flat[:, :-1]], dim=1)
         # no text goes on after its end, so the decoder may read the end as padding
         before[:, 1:].masked_fill_(before[:, 1:].eq(self.generator.eos), pad)
-        inputs = {k: x for k, x in sample["net_input"].items() if k != "prev_output_tokens"}
+        inputs = _get_inputs(sample)
         encoded = self.model.encoder(**inputs)
         order = torch.arange(B, device=tokens.device).repeat_interleave(K)
         encoded = self.model.encoder.reorder_encoder_out(encoded, order)
@@ -139,19 +137,17 @@ class SamplingPolicy:
         steps = offsets.repeat(N, 1, 1).view(N, T, -1)
         self.task.begin_search(generator, {"net_input": inputs}, None)
         recorder = _Recorder(generator.tgt_dict)
-        with _replaced_search(self._wrappers[-1], recorder):
+        self._wrappers[-1].search = recorder
+        try:
             for step in range(T):
                 given = steps[:, step].reshape(num_inputs, N // num_inputs, -1)
                 self._wrappers[0].step(step, given, None, before[:, : step + 1])
                 assert recorder.lprobs is not None
                 steps[:, step] = recorder.lprobs.view(N, -1)
+        finally:
+            self._wrappers[-1].search = self._search
         return steps
 
 
-@contextlib.contextmanager
-def _replaced_search(wrapper: Any, search: Any) -> Iterator[None]:
-    own, wrapper.search = wrapper.search, search
-    try:
-        yield
-    finally:
-        wrapper.search = own
+def _get_inputs(sample: dict[str, Any]) -> dict[str, Any]:
+    return {k: x for k, x in sample["net_input"].items() if k != "prev_output_tokens"}

@@ -11,12 +11,13 @@ from collections.abc import Mapping
 from typing import Any, Optional
 
 import torch
+from fairseq import search as fairseq_search
 from fairseq.data import Dictionary
 from fairseq.ngram_repeat_block import NGramRepeatBlock
 from fairseq.tasks.fairseq_task import StatefulContainer
 
 from fairseq_mm.errors import UserError
-from fairseq_mm.generation.beam_search import use_fast_beam_search
+from fairseq_mm.generation.beam_search import BeamSearch
 from fairseq_mm.generation.config import GenerationConfig
 from fairseq_mm.generation.seeded_sampling import SeededSampling
 from fairseq_mm.modules.packed_weights import pack_weights
@@ -44,10 +45,8 @@ def read_typical_p(args: Any, cfg: Any) -> float:
     ``fairseq-generate`` lacks it; -1 for all tokens."""
     value = getattr(args, "typical_p", None)
     typical_p = float(getattr(cfg, "typical_p", -1.0) if value is None else value)
-    if typical_p != -1 and not 0 < typical_p <= 1:
-        raise UserError(f"--typical-p must be above 0 and at most 1, but is {typical_p:g}.")
-    if typical_p != -1 and not getattr(args, "sampling", False):
-        raise UserError("--typical-p needs --sampling.")
+    if typical_p != -1 and not (0 < typical_p <= 1 and getattr(args, "sampling", False)):
+        raise UserError("--typical-p must be above 0 and at most 1, and needs --sampling.")
     return typical_p
 
 
@@ -174,7 +173,8 @@ class GeneratesText:
         if size > 0:
             # fairseq's CUDA extension, where it is built, forbids words of a prefix as well
             generator.repeat_ngram_blocker = NGramRepeatBlock(size, use_extension=False)
-        use_fast_beam_search(generator)
+        if type(generator.search) is fairseq_search.BeamSearch:
+            generator.search = BeamSearch(generator.tgt_dict)
         typical_p = read_typical_p(args, cfg)
         if getattr(args, "sampling", False):
             topk, topp = getattr(args, "sampling_topk", -1), getattr(args, "sampling_topp", -1.0)

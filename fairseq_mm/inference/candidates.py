@@ -6,19 +6,17 @@ Kiros, Salakhutdinov, Zemel. Unifying Visual-Semantic Embeddings with Multimodal
 Models. 2014, section 5.2 of the supplementary material. https://arxiv.org/abs/1411.2539
 """
 
-import dataclasses
 import random
-import sys
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Optional
+from typing import NamedTuple, Optional
 
 import numpy as np
 
 from fairseq_mm.data.pos_sequences import LONGEST, SHORTEST, sample_pos_sequences
 from fairseq_mm.errors import UserError
-from fairseq_mm.generation.config import typed_option
+from fairseq_mm.generation.config import check_declared, declare
 from fairseq_mm.prepare.rule_tagger import FUNCTION_WORDS
 from fairseq_mm.retrieval.nearest_vectors import nearest, unit_vectors
 
@@ -93,17 +91,15 @@ def find_conditions(
     near_sentences = sentences.vectors[lines]  # [B, N, K]
     places, _ = nearest(images, words, min(num_nearest, len(words)))
     near_words = words[places]
-    vectors = []
-    for name in names:
-        if name == "image":
-            vectors.append(images)
-        elif name == "words":
-            vectors.append(unit_vectors(near_words.mean(1), "mean of words'"))
-        elif name == "sentences":
-            vectors.append(unit_vectors(near_sentences.mean(1), "mean of sentences'"))
-        else:
-            both = np.concatenate([near_words, near_sentences], axis=1)
-            vectors.append(unit_vectors(both.mean(1), "mean of concepts'"))
+    groups = {
+        "words": near_words,
+        "sentences": near_sentences,
+        "concepts": np.concatenate([near_words, near_sentences], axis=1),
+    }
+    vectors = [
+        images if name == "image" else unit_vectors(groups[name].mean(1), f"mean of {name}'")
+        for name in names
+    ]
     first = [
         NearestSentence(sentences.lines[line], sentences.ids[line], line, cosine)
         for line, cosine in zip(lines[:, 0].tolist(), cosines[:, 0].tolist())
@@ -112,27 +108,6 @@ def find_conditions(
 
 
 LANGUAGE_SCORES = ("word", "sentence")
-_LARGEST = sys.float_info.max  # infinite weights would give NaN
-
-
-def _declare(default: Any, least: float = 1, most: float = float("inf"), **about: Any) -> Any:
-    """Declare an option from ``least`` to ``most``, or one of ``choices``."""
-    return field(default=default, metadata={"least": least, "most": most, **about})
-
-
-def _check_options(options: Any) -> None:
-    """Check the declared options of a dataclass, and store their values as plain types."""
-    for item in dataclasses.fields(options):
-        if not item.metadata:
-            continue
-        value = typed_option(item.name, getattr(options, item.name), type(item.default))
-        object.__setattr__(options, item.name, value)
-        least, most = item.metadata["least"], item.metadata["most"]
-        choices = item.metadata.get("choices")
-        needed = f"{least:g} or more" if most >= _LARGEST else f"from {least:g} to {most:g}"
-        if value not in choices if choices else not least <= value <= most:
-            needed = " or ".join(choices) if choices else needed
-            raise UserError(f"`{item.name}` must be {needed}, but is {value!r} instead.")
 
 
 @dataclass(frozen=True)
@@ -154,13 +129,13 @@ class CandidateWeights:
         repeat_penalty: Penalty of a repeated content word, a factor from 0 to 1; 1 is no penalty.
     """
 
-    translation_weight: float = _declare(1.0, 0, _LARGEST)
-    language_weight: float = _declare(0.2, 0, _LARGEST)
-    language_score: str = _declare("word", choices=LANGUAGE_SCORES)
-    repeat_penalty: float = _declare(0.7, 0, 1)
+    translation_weight: float = declare(1.0, 0)
+    language_weight: float = declare(0.2, 0)
+    language_score: str = declare("word", choices=LANGUAGE_SCORES)
+    repeat_penalty: float = declare(0.7, 0, 1)
 
     def __post_init__(self) -> None:
-        _check_options(self)
+        check_declared(self)
 
 
 class CandidateScores(NamedTuple):
@@ -234,28 +209,21 @@ class StructuredSearch:
         weights: Weights of cosine and log-probability in a candidate's score.
     """
 
-    candidates: int = _declare(1000)
+    candidates: int = declare(1000, 1)
     conditions: Sequence[str] = DEFAULT_CONDITIONS
-    num_nearest: int = _declare(5)
-    pos_sampling: str = _declare("frequency", choices=POS_SAMPLING)
-    shortest: int = _declare(SHORTEST)
-    longest: int = _declare(LONGEST)
-    seed: int = _declare(0, float("-inf"))
-    beam: int = _declare(1)
-    max_len_b: int = _declare(30)
-    top: int = _declare(5)
-    batch_size: int = _declare(1000)
+    num_nearest: int = declare(5, 1)
+    pos_sampling: str = declare("frequency", choices=POS_SAMPLING)
+    shortest: int = declare(SHORTEST, 1)
+    longest: int = declare(LONGEST, 1)
+    seed: int = declare(0)
+    beam: int = declare(1, 1)
+    max_len_b: int = declare(30, 1)
+    top: int = declare(5, 1)
+    batch_size: int = declare(1000, 1)
     weights: CandidateWeights = field(default_factory=CandidateWeights)
 
     def __post_init__(self) -> None:
-        _check_options(self)
-        # a string is a sequence, too: each letter would be a condition
-        are_known = not isinstance(self.conditions, str) and set(self.conditions) <= {*CONDITIONS}
-        if not (are_known and self.conditions):
-            raise UserError(
-                f"`conditions` must be a list of {', '.join(CONDITIONS)}, but is "
-                f"{self.conditions!r} instead."
-            )
+        check_declared(self)
 
 
 class Draws(NamedTuple):

@@ -1,8 +1,7 @@
 """Turns images into examples of the task ``multimodal_captioning``."""
 
-import itertools
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Optional, Union
 
 import numpy as np
@@ -14,19 +13,11 @@ from fairseq_mm.extract.media_list import IMAGES, Kind, MediaFile, list_images
 from fairseq_mm.inference.checkpoint import LoadedModels
 from fairseq_mm.inference.embedder import load_embedder
 from fairseq_mm.inference.processor import Example, Processor, read_field
-from fairseq_mm.inference.readers import ImageReader
-
-# default number of images whose vectors are computed at a time
-_EMBEDDED = 100
+from fairseq_mm.inference.readers import ImageReader, is_features
 
 ImageOrFeatures = Union[AnyImage, np.ndarray]
 # image that can be read again after its features are computed
 KnownImage = Union[str, os.PathLike, bytes, Image.Image, np.ndarray, MediaFile]
-
-
-def is_features(value: Any) -> bool:
-    """Return True if an array has features [N, D], False if it has the pixels of an image."""
-    return isinstance(value, np.ndarray) and value.dtype.kind == "f"
 
 
 def get_known_image(value: Any) -> Optional[KnownImage]:
@@ -72,6 +63,7 @@ class CaptionProcessor(Processor[ImageOrFeatures]):
     """
 
     batch_sizes = (100, 100)
+    input_fields = ("image",)
     reading_options: Mapping[str, type] = {"batch_size": int, "max_pixels": int}
 
     def __init__(
@@ -108,37 +100,21 @@ class CaptionProcessor(Processor[ImageOrFeatures]):
 
     def examples(
         self, inputs: Sequence[ImageOrFeatures], **options: Any
-    ) -> Iterator[Union[Example, UserError]]:
-        """Yield the example of each image, or the error of an unreadable image.
+    ) -> Iterable[Union[Example, UserError]]:
+        """Return the example of each image, or the error of an unreadable image.
 
         The keyword options are ``batch_size`` and ``max_pixels``, as in
         :meth:`.ImageReader.read_features`.
         """
-        are_features = all(map(is_features, inputs))
-        images: Any = iter(inputs) if are_features else self.reader.read_features(inputs, **options)
+        values = self.reader.features_of(inputs, **options)
         if self.embedder is not None:
-            images = self._embedded(images, options.get("batch_size") or _EMBEDDED)
-        for position, features in enumerate(images):
-            if isinstance(features, UserError):
-                yield features  # not raised: the other images can still be captioned
-                continue
-            # the reader has checked the dimension of its extractor, and the embedder the features
-            if are_features and self.embedder is None:
-                self.reader.check_dimension(features, position)
-            origin = get_known_image(inputs[position])
-            yield Example(features=features.astype(np.float32), origin=origin)
+            good = [rows for rows in values if not isinstance(rows, UserError)]
+            vectors = iter(self.embedder.embed_features(good))
+            values = [x if isinstance(x, UserError) else next(vectors)[None] for x in values]
+        return super().examples([*zip(inputs, values)])  # type: ignore[list-item]
 
-    def _embedded(self, features: Iterator[Any], size: int) -> Iterator[Any]:
-        """Yield the embedding [1, K] of each image's features, computed ``size`` images at a time.
-
-        If ``features`` has the error of an unreadable image, the error is yielded unchanged.
-        """
-        assert self.embedder is not None
-        while True:
-            batch = list(itertools.islice(features, size))
-            if not batch:
-                return
-            readable = [rows for rows in batch if not isinstance(rows, UserError)]
-            vectors = iter(self.embedder.embed_features(readable) if readable else ())
-            for rows in batch:
-                yield rows if isinstance(rows, UserError) else next(vectors)[None]
+    def example(self, value: Any, **options: Any) -> Example:
+        image, features = value
+        if isinstance(features, UserError):
+            raise features
+        return Example(features=features.astype(np.float32), origin=get_known_image(image))

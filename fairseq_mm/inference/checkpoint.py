@@ -5,6 +5,7 @@ feature extractor, so that a model can be built without the data folder of its t
 checkpoints of fairseq's own models, the argument ``data`` names the data folder.
 """
 
+import contextlib
 import copy
 import os
 from argparse import Namespace
@@ -196,25 +197,22 @@ class Checkpoint:
         return checkpoint
 
     def _check_registered(self) -> None:
+        # presets are only in the first registry, older models of fairseq only in the second
         kind = ARCH_MODEL_REGISTRY.get(self.arch) or MODEL_REGISTRY.get(self.arch)
         module = ["", "", ""] if kind is None else kind.__module__.split(".")
-        if module[0] == "fairseq" and module[2] not in _FAMILIES:
-            raise UserError(
-                f"{self.path}: --arch {self.arch} is none of fairseq_mm or of fairseq's BART, "
-                "LSTM, transformer and convolutional models."
-            )
-        # presets are only in the second registry, older models of fairseq only in the first
-        has_arch = self.arch in MODEL_REGISTRY or self.arch in ARCH_MODEL_REGISTRY
-        if has_arch and self.task_name in TASK_REGISTRY:
+        is_other = module[0] == "fairseq" and module[2] not in _FAMILIES
+        if kind is not None and not is_other and self.task_name in TASK_REGISTRY:
             return
         common = self.cfg.get("common")
         # unresolved, since an interpolation could read variables of the environment
         options: Any = OmegaConf.to_container(common) if isinstance(common, DictConfig) else {}
         folder = options.get("user_dir")
         trained = f" It was trained with --user-dir {folder!r}." if isinstance(folder, str) else ""
+        of_fairseq = " fairseq's BART, LSTM, transformer and convolutional models are known."
         raise UserError(
             f"{self.path}: --arch {self.arch} (--task {self.task_name}) is not known: load its "
-            f"plugin (--user-dir DIR; in Python import it), or update fairseq_mm.{trained}"
+            "plugin (--user-dir DIR; in Python import it), or update fairseq_mm."
+            f"{of_fairseq if is_other else trained}"
         )
 
     @property
@@ -257,27 +255,6 @@ class Checkpoint:
         as ``captions``; empty for tasks of other packages."""
         return "vectors" if self.is_embedding else self.task_class.kind if self.command else ""
 
-    def check_embedding(self) -> None:
-        if not self.is_embedding:
-            raise UserError(
-                f"{self.path}: must embed images and sentences (vse_lstm, vse_gru, vse_bow), but "
-                "is a model that writes text."
-            )
-
-    def check_generates_alone(self) -> None:
-        """Check that the model generates text without other models or a data folder."""
-        if self.is_embedding:
-            raise UserError(
-                f"{self.path}: embeds images and sentences, and generates no text: fairseq-mm "
-                "rank or fairseq-mm retrieve."
-            )
-        if self.reads_structure:
-            raise UserError(
-                f"{self.path}: generates by part-of-speech sequences of training and vectors of "
-                "an embedding model: fairseq-mm caption --embedding PATH --data DATA; in Python "
-                "from_pretrained(..., embedding=..., data=...)."
-            )
-
     def check_command(self, command: str) -> None:
         """Check that the model is meant for a subcommand of ``fairseq-mm``."""
         if self.command != command:
@@ -312,37 +289,28 @@ class Checkpoint:
         If the checkpoint has no record, the result has only the dictionaries and subwords of the
         data folder.
         """
-        if self.has_provenance:
-            try:
-                provenance = decode_provenance(self.weights[STATE_KEY])
-            except (ValueError, RecursionError) as error:
-                raise UserError(
-                    f"{self.path}: its record of the training data cannot be read: {error}."
-                ) from None
-            except KeyError:
-                raise self._no_dictionary() from None
-            # people read config.json, and the model is built from the weights
-            for name in ("extractor", "feature_dim"):
-                if self.folder_config and self.folder_config[name] != provenance[name]:
-                    raise UserError(
-                        f"{self.path}: was trained with another `{name}` than config.json says."
-                    )
-            return provenance
         found = None
-        if self.data is not None:
+        if self.has_provenance:
+            what = "its record of the training data cannot be read"
+            with named_failures(self.path, what), contextlib.suppress(KeyError):
+                found = decode_provenance(self.weights[STATE_KEY])
+                # people read config.json, and the model is built from the weights
+                for name in ("extractor", "feature_dim"):
+                    if self.folder_config and self.folder_config[name] != found[name]:
+                        raise UserError(f"was trained with another `{name}` than config.json says.")
+        elif self.data is not None:
             found = self.task_class.read_vocabulary(str(self.data), self.cfg.task)
-        if found is None:
-            raise self._no_dictionary()
-        words = {k: list_words(x) for k, x in found.items() if isinstance(x, Dictionary)}
-        return {"extractor": {}, "feature_dim": 0, **found, **words}
-
-    def _no_dictionary(self) -> UserError:
+            if found is not None:
+                words = {k: list_words(x) for k, x in found.items() if isinstance(x, Dictionary)}
+                found = {"extractor": {}, "feature_dim": 0, **found, **words}
+        if found is not None:
+            return found
         kind = ARCH_MODEL_REGISTRY.get(self.arch) or MODEL_REGISTRY.get(self.arch)
         about = "give the data folder that it was trained on (--data DIR; in Python data=...)"
         # a model of a user's package
         if kind is not None and kind.__module__.split(".")[0] not in ("fairseq", "fairseq_mm"):
             about = "build_model must end with fairseq_mm.extension.attach_provenance(model, task)"
-        return UserError(
+        raise UserError(
             f"{self.path}: carries no dictionary (--arch {self.arch}, --task {self.task_name}): "
             f"{about}."
         )
@@ -376,11 +344,15 @@ class Checkpoint:
         """Check that this model and the model of ``other`` can be an ensemble."""
         ours, theirs = self.provenance, other.provenance
         features = [
-            [x.get("feature_dim"), x.get("rows_per_image"), _without_notes(x["extractor"])]
+            [
+                *(x.get("feature_dim"), x.get("rows_per_image")),
+                {name: y for name, y in x["extractor"].items() if name not in EXTRACTOR_NOTES},
+            ]
             for x in (ours, theirs)
         ]
         differences = {
-            "task": other.task_class is not self.task_class,
+            "task": (other.task_class, other.kind, other.reads_structure)
+            != (self.task_class, self.kind, self.reads_structure),
             "dictionary": ours["words"] != theirs["words"],
             "source dictionary": ours.get("source_words") != theirs.get("source_words"),
             "subwords": not are_same_subwords(self.subwords, other.subwords),
@@ -403,20 +375,17 @@ class Checkpoint:
         provenance = self.provenance
         # older checkpoints lack fields that were added later; the task has defaults for them
         fields = [name for name in self.task_class.provenance_fields if name in provenance]
-        try:
-            with named_failures(self.path):
-                if getattr(self.cfg.task, "add_bos_token", False):
-                    raise UserError("--add-bos-token is not supported.")
-                task = self.task_class.from_provenance(
-                    provenance["words"],
-                    provenance["extractor"],
-                    provenance["feature_dim"],
-                    **{name: provenance[name] for name in fields},
-                )
-                task.load_state_dict(self.task_state)
-                return task
-        except UserError as error:
-            raise self._named(error) from None
+        with named_failures(self.path):
+            if getattr(self.cfg.task, "add_bos_token", False):
+                raise UserError("--add-bos-token is not supported.")
+            task = self.task_class.from_provenance(
+                provenance["words"],
+                provenance["extractor"],
+                provenance["feature_dim"],
+                **{name: provenance[name] for name in fields},
+            )
+            task.load_state_dict(self.task_state)
+            return task
 
     def build_model(self, task: Any) -> Any:
         """Build the model with its weights, in evaluation mode.
@@ -424,22 +393,16 @@ class Checkpoint:
         Args:
             task: Task whose ``build_model`` is called, such as the result of :meth:`build_task`.
         """
-        try:
+        with named_failures(self.path):
             check_has_no_network(self.weights)
-            # the options of a damaged or hostile file may have any type
-            with named_failures(self.path):
-                cfg = self._model_cfg
-                # initial weights, which are replaced, use no random numbers of the program
-                with torch.random.fork_rng(devices=[]):
-                    model = task.build_model(cfg, from_checkpoint=True)
-                try:
-                    # a copy, because models rename and add entries of older checkpoints in it
-                    model.load_state_dict(copy.copy(self.weights), strict=True, model_cfg=cfg)
-                except RuntimeError as error:
-                    raise UserError(f"its weights do not fit --arch {self.arch}: {error}") from None
-        except UserError as error:
-            raise self._named(error) from None
-        return model.eval()
+            cfg = self._model_cfg
+            # initial weights, which are replaced, use no random numbers of the program
+            with torch.random.fork_rng(devices=[]):
+                model = task.build_model(cfg, from_checkpoint=True)
+            with named_failures(self.path, f"its weights do not fit --arch {self.arch}"):
+                # a copy, because models rename and add entries of older checkpoints in it
+                model.load_state_dict(copy.copy(self.weights), strict=True, model_cfg=cfg)
+            return model.eval()
 
     @cached_property
     def _model_cfg(self) -> Any:
@@ -456,11 +419,6 @@ class Checkpoint:
             if options.get(name):
                 options[name] = None
         return Namespace(**options)
-
-    def _named(self, error: UserError) -> UserError:
-        """Return the error with the checkpoint's path before its message."""
-        prefix = f"{self.path}: "
-        return error if str(error).startswith(prefix) else UserError(f"{prefix}{error}")
 
 
 def load_models(
@@ -515,18 +473,12 @@ def usable_device(name: Optional[str]) -> torch.device:
     """Return the named device; by default a GPU if there is one, else the CPU."""
     name = name or ("cuda" if torch.cuda.is_available() else "cpu")
     try:
-        device = torch.empty(0, device=name).device
-        # PyTorch accepts this name, but tensors on the device have no values
-        if device.type == "meta":
-            raise UserError("device meta: has no memory, and computes nothing.")
-        return device
+        tensor = torch.zeros(1, device=name)
+        tensor.item()  # PyTorch accepts the name `meta`, but tensors of it have no values
+        return tensor.device
     except (RuntimeError, AssertionError) as error:
         # the further lines of PyTorch's message are advice for debugging kernels
         raise UserError(f"device {name}: {str(error).splitlines()[0]}") from None
-
-
-def _without_notes(extractor: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: x for name, x in extractor.items() if name not in EXTRACTOR_NOTES}
 
 
 def _unify_sections(cfg: Any) -> None:

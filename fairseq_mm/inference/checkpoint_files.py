@@ -10,7 +10,7 @@ from typing import Any, Optional, Union
 
 from fairseq_mm.data.input_files import compute_sha256, start_digest
 from fairseq_mm.data.model_folder import CONFIG_FILE, WEIGHTS_FILE, check_links, read_config
-from fairseq_mm.errors import UserError, import_extra
+from fairseq_mm.errors import UserError, first_line, import_extra
 
 Path = Union[str, os.PathLike]
 Paths = Union[Path, Sequence[Path]]
@@ -39,15 +39,11 @@ def checkpoint_file(
         revision: Branch, tag or commit of a model of the hub (default: its main branch).
         token: Access token of the hub (default: the token that huggingface_hub finds).
     """
-    if not os.path.lexists(path):
-        name = parse_hub_name(path, revision=revision)
-        if name is None:
-            raise UserError(f"{path}: no such checkpoint or folder.")
-        path = download_model(name, token=token)
+    hub_name = None if os.path.lexists(path) else parse_hub_name(path, revision=revision)
+    if hub_name is not None:
+        path = download_model(hub_name, token=token)
     if os.path.isfile(path):
         return path
-    if not os.path.isdir(path):
-        raise UserError(f"{path}: no such checkpoint or folder.")
     # a folder of the hub may have further files, none of which is a checkpoint; if config.json is
     # missing, model.safetensors beside a checkpoint has the weights of a Hugging Face extractor
     is_exported = os.path.isfile(os.path.join(path, CONFIG_FILE))
@@ -58,10 +54,10 @@ def checkpoint_file(
             if name == WEIGHTS_FILE and "torch" not in sys.modules:
                 start_digest(file)  # meanwhile, the import of torch and fairseq takes seconds
             return file
-    raise UserError(
-        f"{path}: has neither {' nor '.join(CHECKPOINT_NAMES)}, nor {WEIGHTS_FILE}; name the file "
-        "itself."
-    )
+    problem = f"has neither {' nor '.join(CHECKPOINT_NAMES)}, nor {WEIGHTS_FILE}"
+    if not os.path.isdir(path):
+        problem = "no such checkpoint or folder"
+    raise UserError(f"{path}: {problem}.")
 
 
 def checkpoint_files(
@@ -72,8 +68,6 @@ def checkpoint_files(
     if isinstance(path, (str, os.PathLike)):
         path = os.fspath(path).split(os.pathsep)
     names = [os.fspath(name) for name in path]
-    if not names:
-        raise UserError("`path` must name at least one checkpoint, but is empty.")
     if revision is not None and all(map(os.path.lexists, names)):
         raise UserError(f"`revision` is for models of the hub, but {names[0]} is on this machine.")
     return [checkpoint_file(name, revision=revision, token=token) for name in names]
@@ -117,11 +111,10 @@ def parse_hub_name(text: str, *, revision: Optional[str] = None) -> Optional[str
     if match is None or text.endswith(_ENDINGS):
         return None
     if revision is not None:
-        if match[2] is not None:
-            raise UserError(f"{text}: has a revision already; leave `revision` out.")
-        if _NAME.fullmatch(f"{text}@{revision}") is None:
-            raise UserError(f"`revision` must be a branch, tag or commit, but is {revision!r:.80}.")
-        return f"{text}@{revision}"
+        text = f"{text}@{revision}"
+        if _NAME.fullmatch(text) is None:
+            raise UserError(f"{text:.120}: must be OWNER/NAME and one `revision`.")
+        return text
     is_path = match[2] is None and os.path.isdir(text.partition("/")[0])
     return None if is_path else text
 
@@ -205,32 +198,34 @@ def named_hub_errors(name: str, token: Optional[str], *, unless: str = "") -> It
         raise UserError(f"{name}: {_explain(error, token, unless)}") from None
 
 
+# error of huggingface_hub -> what it says of a model; the first that fits
+_HUB_ERRORS = {
+    "GatedRepoError": "is gated on {host}: ask for access there, and log in {log_in}.",
+    "RepositoryNotFoundError": "{unless}there is no such model on {host}; a private model needs a "
+    "token {log_in}.",
+    "RevisionNotFoundError": "has no such revision on {host}.",
+    **dict.fromkeys(
+        ("OfflineModeIsEnabled", "LocalEntryNotFoundError"),
+        "{unless}huggingface_hub's cache has no such model, or only a part of it ({reason}).",
+    ),
+    "EntryNotFoundError": "is no model of fairseq_mm: a file is missing on {host} "
+    f"({CONFIG_FILE}, {WEIGHTS_FILE} or its vocabulary).",
+}
+
+
 def _explain(error: Exception, token: Optional[str], unless: str) -> str:
     from huggingface_hub import constants, errors
 
     host = constants.ENDPOINT
-    if isinstance(error, errors.GatedRepoError):
-        return f"is gated on {host}: ask for access there, and log in {_LOG_IN}."
-    if isinstance(error, errors.RepositoryNotFoundError):
-        return f"{unless}there is no such model on {host}; a private model needs a token {_LOG_IN}."
-    if isinstance(error, errors.RevisionNotFoundError):
-        return f"has no such revision on {host}."
-    if isinstance(error, (errors.OfflineModeIsEnabled, errors.LocalEntryNotFoundError)):
-        reason = "HF_HUB_OFFLINE is set" if constants.HF_HUB_OFFLINE else f"{host} fails"
-        return (
-            f"{unless}huggingface_hub's cache has no such model, or only a part of it ({reason})."
-        )
-    if isinstance(error, errors.EntryNotFoundError):
-        return (
-            f"is no model of fairseq_mm: a file is missing on {host} ({CONFIG_FILE}, "
-            f"{WEIGHTS_FILE} or its vocabulary)."
-        )
+    for name, text in _HUB_ERRORS.items():
+        if isinstance(error, getattr(errors, name)):
+            reason = "HF_HUB_OFFLINE is set" if constants.HF_HUB_OFFLINE else f"{host} fails"
+            return text.format(host=host, log_in=_LOG_IN, unless=unless, reason=reason)
     response = getattr(error, "response", None)
     status = getattr(response, "status_code", None)
     if status in (401, 403):
         return f"{host} refuses it (status {status}): log in {_LOG_IN} with write access."
-    lines = str(error).strip().splitlines()
-    text = f"{type(error).__name__}: {lines[0][:300]}" if lines else type(error).__name__
+    text = f"{type(error).__name__}: {first_line(error)}"
     if token:
         text = text.replace(token, "***")
     return f"{unless}{host} cannot be reached, or fails ({_SECRET.sub('***', text).rstrip('.')})."

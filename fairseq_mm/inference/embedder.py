@@ -24,11 +24,11 @@ from fairseq_mm.extract.images import AnyImage
 from fairseq_mm.generation.config import typed_option
 from fairseq_mm.inference.checkpoint import Checkpoint, LoadedModels
 from fairseq_mm.inference.checkpoint_files import compute_checkpoint_digest
-from fairseq_mm.inference.pickling import Picklable
 from fairseq_mm.inference.readers import ImageReader, list_of_several
+from fairseq_mm.inference.set_up import Picklable
 from fairseq_mm.models._provenance import list_words
 
-_SENTENCES = 128  # per batch
+_BATCH = 128  # images or sentences
 
 
 def load_embedder(
@@ -39,11 +39,15 @@ def load_embedder(
     ``weights`` is the state dict file of the image extractor; if it is None, the folder of the
     checkpoint is searched for the file whose digest the checkpoint records.
     """
-    checkpoints = Checkpoint.open_all(path)
-    for checkpoint in checkpoints:
-        checkpoint.check_embedding()
+    checkpoints = Checkpoint.open_all(path, command="rank")
+    return build_embedder(checkpoints, weights=weights, device=device)
+
+
+def build_embedder(
+    checkpoints: Sequence[Checkpoint], *, weights: Optional[str], device: Optional[str]
+) -> "Embedder":
     if len(checkpoints) > 1:
-        raise UserError(f"{path}: must be one checkpoint, but is {len(checkpoints)}.")
+        raise UserError(f"{checkpoints[0].path}: embeddings are no ensemble: give one checkpoint.")
     return Embedder(checkpoints[0].build(device), weights=weights)
 
 
@@ -76,15 +80,17 @@ class Embedder(Picklable, ImageReader):
     @float32_by_default
     def embed_features(self, features: Sequence[np.ndarray]) -> np.ndarray:
         """Embed n images from their features, [N, D] each; return [n, K] float32 vectors."""
-        if not len(features):
-            return np.empty((0, self.models[0].embed_dim), dtype=np.float32)
-        for position, rows in enumerate(features):
-            self.check_dimension(rows, position)
-        # stores may have float16, which a CPU multiplies slowly
-        padded, padding_mask = pad_features([rows.astype(np.float32) for rows in features])
-        vectors = self.models[0].embed_images(padded.to(self.device), padding_mask.to(self.device))
-        # float(), because NumPy has no bfloat16
-        return vectors.float().cpu().numpy()
+        vectors = [np.empty((0, self.models[0].embed_dim), dtype=np.float32)]
+        for start in range(0, len(features), _BATCH):
+            part = features[start : start + _BATCH]
+            for rows in part:
+                self.check_rows(rows)
+            # stores may have float16, which a CPU multiplies slowly
+            padded, mask = pad_features([rows.astype(np.float32) for rows in part])
+            embedded = self.models[0].embed_images(padded.to(self.device), mask.to(self.device))
+            # float(), because NumPy has no bfloat16
+            vectors.append(embedded.float().cpu().numpy())
+        return np.concatenate(vectors)
 
     @torch.no_grad()
     @float32_by_default
@@ -96,8 +102,8 @@ class Embedder(Picklable, ImageReader):
         # sentences of similar length need less padding, on which recurrent models spend time, too
         order = sorted(range(len(sentences)), key=lambda i: len(sentences[i]))
         vectors = np.empty((len(sentences), self.models[0].embed_dim), dtype=np.float32)
-        for start in range(0, len(order), _SENTENCES):
-            part = order[start : start + _SENTENCES]
+        for start in range(0, len(order), _BATCH):
+            part = order[start : start + _BATCH]
             longest = len(sentences[part[-1]]) + 1
             tokens = np.full((len(part), longest), dictionary.pad())
             for row, i in zip(tokens, part):

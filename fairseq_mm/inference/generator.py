@@ -17,7 +17,6 @@ import inspect
 import logging
 import math
 import os
-import reprlib
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Callable, NamedTuple, Optional, Union
 
@@ -27,14 +26,13 @@ from fairseq import utils
 from fairseq_mm.compat import allocator, float32_by_default, is_out_of_memory
 from fairseq_mm.errors import UserError, first_line
 from fairseq_mm.generation.config import GenerationConfig, typed_option
-from fairseq_mm.generation.running_batch import RunningBatch, can_join, watched
+from fairseq_mm.generation.running_batch import RunningBatch, can_join
 from fairseq_mm.generation.task import tokens_never_generated
 from fairseq_mm.inference.checkpoint import LoadedModels
 from fairseq_mm.inference.checkpoint_files import compute_digests
 from fairseq_mm.inference.hypothesis import Hypothesis
-from fairseq_mm.inference.pickling import Picklable
-from fairseq_mm.inference.processor import Example, Processor, positive_option
-from fairseq_mm.inference.progress import Progress
+from fairseq_mm.inference.processor import Decoded, Example, Processor
+from fairseq_mm.inference.set_up import Picklable
 from fairseq_mm.metrics.rewards import expected_utilities
 
 logger = logging.getLogger(__name__)
@@ -56,24 +54,67 @@ class _Numbered(NamedTuple):
     position: int
 
 
-class _BatchLimit:
-    """Largest number of inputs of a batch, which is halved if memory is short."""
+class Progress:
+    """Incomplete texts of a batch, which change at every step of the search.
 
-    def __init__(self, size: int) -> None:
-        self.size = size
-        self._is_said = False
+    Args:
+        processor: Processor that decodes tokens.
+        inputs: Inputs of the batch.
+        watch: Function that is called with this object before each step.
+    """
 
-    def halve(self, size: int, noun: str, cause: str) -> None:
-        """Halve the limit after a batch of ``size`` inputs (plural ``noun``) has not fit."""
-        if size == 1:
-            raise UserError(f"memory is short even for batches of one of the {noun}: {cause}")
-        self.size = size // 2
-        if not self._is_said:
-            logger.warning(
-                f"memory is short for batches of {size} {noun}: they have at most {self.size} now; "
-                f"--batch-size {self.size} saves the attempt"
-            )
-        self._is_said = True
+    def __init__(
+        self,
+        processor: Processor,
+        inputs: Sequence[_Numbered],
+        watch: "Callable[[Progress], None]",
+    ) -> None:
+        self._processor = processor
+        self._inputs = list(inputs)
+        self._watch = watch
+
+    @property
+    def positions(self) -> list[int]:
+        """Positions, among all inputs of :meth:`Generator.stream`, of the inputs whose text is
+        still being generated."""
+        return [source.position for source in self._inputs]
+
+    def decode(self, position: int) -> Decoded:
+        """Return the text so far of the input at ``position``.
+
+        In a beam search, the text is the best beam so far; after the next step, another beam may be
+        the best.
+        """
+        place = self.positions.index(position)
+        tokens = self._tokens[place].cpu()
+        # processors expect no start token, but the end of the text
+        ended = torch.cat([tokens[1:], tokens.new_tensor([self._processor.dictionary.eos()])])
+        return self._processor.decode(ended, self._inputs[place].example)
+
+    @contextlib.contextmanager
+    def watching(self, search: Any) -> Iterator[None]:
+        """Call the function before each step of a search, in a ``with`` block."""
+        step, prune_sentences = search.step, search.prune_sentences
+
+        def watched_step(
+            number: int, lprobs: torch.Tensor, scores: Any, prev: torch.Tensor, *others: Any
+        ) -> Any:
+            # [rows * beam, t]: fairseq keeps the beams of a row in the order of their scores
+            self._tokens = prev.view(len(self._inputs), -1, prev.size(1))[:, 0]
+            self._watch(self)
+            return step(number, lprobs, scores, prev, *others)
+
+        def watched_prune(batch_idxs: torch.Tensor) -> None:
+            # rows with complete texts leave the batch
+            self._inputs = [self._inputs[i] for i in batch_idxs.tolist()]
+            prune_sentences(batch_idxs)
+
+        # not a search around the search: tasks look for the classes of their own searches
+        search.step, search.prune_sentences = watched_step, watched_prune
+        try:
+            yield
+        finally:
+            del search.step, search.prune_sentences
 
 
 class Generator(Picklable):
@@ -144,9 +185,8 @@ class Generator(Picklable):
             limits["min_len"] = (count, "the tokens that may occur once")
         for name, (limit, reason) in limits.items():
             if getattr(config, name) > limit:
-                raise UserError(
-                    f"`{name}` must be at most {limit}, {reason}, but is {getattr(config, name)}."
-                )
+                expected = f"at most {limit}, {reason}"
+                typed_option(name, getattr(config, name), int, most=limit, expected=expected)
         self._encode_prefix(config)
         # built here, so that an option that the task refuses is reported before inputs are read
         self._fairseq_generator(config, "text")
@@ -197,12 +237,11 @@ class Generator(Picklable):
             inputs = self.missing_inputs(1 if n is None else n, config, batch_size=batch_size)
         elif n is not None:
             raise UserError("`n` is the number of texts without inputs, but there are inputs.")
-        inputs = [inputs] if single else self._list(inputs)
-        examples = self._read(inputs, reading)
+        examples = self.read([inputs] if single else list(inputs), reading)
         generated = list(self.stream(examples, config, indices=indices, batch_size=batch_size))
         return generated[0] if single else generated
 
-    def _read(self, inputs: Sequence[Any], reading: Optional[dict[str, Any]]) -> list[Example]:
+    def read(self, inputs: Sequence[Any], reading: Optional[dict[str, Any]]) -> list[Example]:
         """Convert inputs to examples; raise UserError that names the first unreadable input."""
         examples = []
         for position, example in enumerate(self.processor.examples(inputs, **(reading or {}))):
@@ -215,13 +254,7 @@ class Generator(Picklable):
     def _size_of_batches(self, batch_size: Optional[int]) -> int:
         if batch_size is None:
             return self.processor.batch_sizes[self.device.type != "cpu"]
-        return positive_option("batch_size", batch_size)
-
-    def _list(self, inputs: Any) -> list[Any]:
-        if not isinstance(inputs, Iterable):
-            name = type(inputs).__name__
-            raise UserError(f"`inputs` must be {self.task.input_names[1]}, but is a {name}.")
-        return list(inputs)
+        return typed_option("batch_size", batch_size, int, least=1)
 
     def sample(self, inputs: Any = None, **options: Any) -> Any:
         """Call :meth:`generate` with ``sampling=True``, like ``sample`` of fairseq's hub models."""
@@ -232,7 +265,7 @@ class Generator(Picklable):
     ) -> list[Any]:
         """Return ``n`` inputs where the user gives none: None for a language model, else prompts of
         the prompt generator."""
-        n = positive_option("n", n)
+        n = typed_option("n", n, int, least=1)
         if self.loaded.are_language_models:
             return [None] * n
         if self.prompt_generator is None:
@@ -296,71 +329,57 @@ class Generator(Picklable):
         count = len(examples)
         if isinstance(indices, torch.Tensor):
             indices = indices.tolist()
-        if indices is None:
-            indices = range(count)
-        elif not isinstance(indices, range):
-            indices = [typed_option("indices", index, int) for index in indices]
-        if len(indices) != count or not all(0 <= index < 2**63 for index in indices):
-            raise UserError(
-                f"`indices` must be {count} integers of 0 or more and below 2**63, one for each "
-                f"input, but are {reprlib.repr(list(indices))}."
-            )
+        limits: Any = {"least": 0, "most": 2**63 - 1, "expected": "integers from 0 to 2**63 - 1"}
+        if indices is not None:
+            indices = [typed_option("indices", index, int, **limits) for index in indices]
+        # strict: one index for each input
+        numbers = zip(examples, range(count) if indices is None else indices, strict=True)
+        inputs = [_Numbered(*pair, position) for position, pair in enumerate(numbers)]
         generator = self._fairseq_generator(config, stream)
         waiting: dict[int, list[Hypothesis]] = {}
         following = 0
         is_continuous = watch is None and can_join(generator, self.models)
         # a continuous batch takes its inputs from a group of any size
         groups = self.processor.batches(examples, max(size, count) if is_continuous else size)
-        limit = _BatchLimit(size)
+        full = size
         for positions in groups:
-            numbered = [_Numbered(examples[x], indices[x], x) for x in positions]
-            generated = self._generate_fitting(
-                generator, config, numbered, limit, watch, is_continuous=is_continuous
-            )
-            # a text can be complete before the texts of earlier inputs
-            for position, hypotheses in generated:
-                waiting[position] = hypotheses
-                while following in waiting:
-                    yield waiting.pop(following)
-                    following += 1
-
-    def _generate_fitting(
-        self,
-        generator: Any,
-        config: GenerationConfig,
-        inputs: Sequence[_Numbered],
-        limit: "_BatchLimit",
-        watch: Optional[Callable[[Progress], None]],
-        *,
-        is_continuous: bool,
-    ) -> Iterator[tuple[int, list[Hypothesis]]]:
-        """Yield position and hypotheses of inputs as soon as they are complete, in smaller batches
-        if memory is short."""
-        left = {x.position: x for x in inputs}
-        while left:
-            batch = list(left.values())
-            size = min(len(batch), limit.size)
-            short = ""
-            try:
-                generated: Iterable[tuple[int, list[Hypothesis]]]
-                if is_continuous and len(batch) > size:
-                    generated = self._generate_continuously(generator, config, batch, size)
-                else:
-                    generated = self._generate(generator, config, batch[:size], watch)
-                for position, hypotheses in generated:
-                    del left[position]
-                    yield position, hypotheses
-            except (RuntimeError, MemoryError) as error:
-                if not is_out_of_memory(error):
-                    raise
-                short = first_line(error)
-            if short:
+            left = {position: inputs[position] for position in positions}
+            while left:
+                batch = list(left.values())
+                short = ""
+                try:
+                    generated: Iterable[tuple[int, list[Hypothesis]]]
+                    if is_continuous and len(batch) > size:
+                        generated = self._generate_continuously(generator, config, batch, size)
+                    else:
+                        generated = self._generate(generator, config, batch[:size], watch)
+                    for position, hypotheses in generated:
+                        del left[position]
+                        # a text can be complete before the texts of earlier inputs
+                        waiting[position] = hypotheses
+                        while following in waiting:
+                            yield waiting.pop(following)
+                            following += 1
+                except (RuntimeError, MemoryError) as error:
+                    if not is_out_of_memory(error):
+                        raise
+                    short = first_line(error)
+                if not short:
+                    continue
                 # Only now, because the frames of the error held the batch that did not fit.
                 generated = ()
                 allocator.release_freed_memory()
                 if self.device.type == "cuda":
                     torch.cuda.empty_cache()
-                limit.halve(size, self.task.input_names[1], short)
+                tried, noun = min(len(batch), size), self.task.input_names[1]
+                if tried == 1:
+                    raise UserError(f"memory is short even for one of the {noun}: {short}")
+                if size == full:
+                    logger.warning(
+                        f"memory is short for batches of {tried} {noun}: they have at most "
+                        f"{tried // 2} now; --batch-size {tried // 2} saves the attempt"
+                    )
+                size = tried // 2
 
     def _generate_continuously(
         self, generator: Any, config: GenerationConfig, inputs: Sequence[_Numbered], size: int
@@ -442,13 +461,8 @@ class Generator(Picklable):
         with contextlib.ExitStack() as stack:
             stack.enter_context(torch.no_grad())
             if watch is not None:
-                progress = Progress(
-                    self.processor,
-                    [x.example for x in inputs],
-                    [x.position for x in inputs],
-                    watch,
-                )
-                stack.enter_context(watched(generator.search, len(inputs), progress.on_step))
+                progress = Progress(self.processor, inputs, watch)
+                stack.enter_context(progress.watching(generator.search))
             finalized = self.task.inference_step(
                 generator, self.models, sample, prefix_tokens=prefix
             )
@@ -511,17 +525,12 @@ class Generator(Picklable):
         if not words:
             return None
         special = set(self.dictionary.symbols[: self.dictionary.nspecial]).intersection(words)
-        if special:
-            raise UserError(f"prefix {config.prefix!r}: {special.pop()} is a control symbol.")
-        if len(words) >= config.max_len_b:
+        if special or len(words) >= config.max_len_b:
             raise UserError(
-                f"prefix {config.prefix!r}: has {len(words)} tokens, but must have fewer than a "
-                f"text, which has at most {config.max_len_b}."
+                f"prefix {config.prefix!r}: must have fewer tokens than a text, which has at most "
+                f"{config.max_len_b}, and no control symbols of the dictionary."
             )
-        try:
-            return self.processor.encode(" ".join(words))[:-1]  # without </s>
-        except UserError as error:
-            raise UserError(f"prefix {config.prefix!r}: {error}") from None
+        return self.processor.encode(" ".join(words))[:-1]  # without </s>
 
     def encode(self, text: str) -> torch.Tensor:
         """Return a text as indices [t] in the target dictionary, with ``</s>``."""
@@ -555,13 +564,10 @@ class Generator(Picklable):
             values: list[Any] = [None] * len(listed)
         else:
             inputs = _without_iterator(inputs)
-            values = [inputs] if self.processor.is_single(inputs) else self._list(inputs)
-        if len(values) != len(listed):
-            raise UserError(
-                f"`texts` and `inputs` must be as many, but are {len(listed)} and {len(values)}."
-            )
-        targets = [self.encode(text) for text in listed]
-        ordered = self.score_tokens(targets, self._read(values, reading), batch_size=batch_size)
+            values = [inputs] if self.processor.is_single(inputs) else list(inputs)
+        # strict: one text for each input
+        targets = [self.encode(text) for text, _ in zip(listed, values, strict=True)]
+        ordered = self.score_tokens(targets, self.read(values, reading), batch_size=batch_size)
         return ordered[0] if single else ordered
 
     def score_tokens(
@@ -586,6 +592,24 @@ class Generator(Picklable):
             for place, hypothesis in zip(sample["item"].tolist(), self._score(sample, batch)):
                 scored[positions[place]] = hypothesis
         return [scored[position] for position in range(len(targets))]
+
+    def compare(
+        self,
+        hypotheses: Sequence[Hypothesis],
+        examples: Sequence[Example],
+        *,
+        batch_size: Optional[int] = None,
+    ) -> list[list[float]]:
+        """Return the log-likelihood of each hypothesis under each of the inputs ``examples``."""
+        targets = [torch.tensor(hypothesis.tokens) for hypothesis in hypotheses]
+        number = len(examples)
+        scored = self.score_tokens(
+            [target for target in targets for _ in examples],
+            [*examples] * len(targets),
+            batch_size=batch_size,
+        )
+        sums = [sum(x.positional_scores) for x in scored]
+        return [sums[start : start + number] for start in range(0, len(sums), number)]
 
     @float32_by_default
     def _score(self, sample: dict[str, Any], examples: Sequence[Example]) -> list[Hypothesis]:
@@ -617,7 +641,7 @@ def build_processor(loaded: LoadedModels, options: dict[str, Any]) -> Processor:
     options = {name: value for name, value in options.items() if value is not None}
     parameters = inspect.signature(named).parameters
     for name in options:
-        if name not in parameters:
+        if name not in parameters or not loaded.feature_dim:
             raise UserError(
                 f"`{name}` is no option of models that read {loaded.task.input_names[1]}, such as "
                 f"{loaded.files[0]}."

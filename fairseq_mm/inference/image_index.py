@@ -19,10 +19,10 @@ from fairseq_mm.errors import UserError
 from fairseq_mm.extract.hashed_file import describe_change
 from fairseq_mm.extract.identity import VECTORS_EXTRACTOR
 from fairseq_mm.extract.images import AnyImage
-from fairseq_mm.extract.media_list import IMAGES, MediaFile, list_folder
+from fairseq_mm.extract.media_list import MediaFile, list_folder
+from fairseq_mm.generation.config import typed_option
 from fairseq_mm.inference.checkpoint_files import Path
 from fairseq_mm.inference.embedder import Embedder, load_embedder
-from fairseq_mm.inference.processor import positive_option
 from fairseq_mm.inference.readers import list_of_several
 from fairseq_mm.retrieval.nearest_vectors import VectorStore
 
@@ -33,11 +33,8 @@ _MANY = 20
 
 
 class IndexSummary(NamedTuple):
-    """Result of :func:`index_folder`: the content of the index, and its changes.
-
-    An image also counts as removed if its file can no longer be read. ``unreadable`` has path and
-    reason of each file and subfolder that cannot be read.
-    """
+    """Content of an index, and its changes. An image also counts as removed if its file can no
+    longer be read; ``unreadable`` has path and reason of each unreadable file and subfolder."""
 
     path: str
     num_images: int
@@ -90,10 +87,8 @@ def _load_model(
     weights: Optional[Path],
     device: Optional[str],
 ) -> Embedder:
-    """Load the embedding model ``checkpoint`` or, if it is None, the model that ``store`` records.
-
-    Raise UserError if the vectors of the store were made by another model.
-    """
+    """Load the embedding model ``checkpoint`` or, if it is None, the model that ``store`` records;
+    check that this model made the vectors of the store."""
     recorded = {} if store is None else store.attributes
     checkpoint = checkpoint or str(recorded.get("checkpoint", ""))
     if weights is None and os.path.isfile(str(recorded.get("image_weights", ""))):
@@ -104,9 +99,8 @@ def _load_model(
             f"{where}: give the checkpoint of an embedding model (--checkpoint PATH; in Python "
             "checkpoint=...)."
         )
-    embedder = load_embedder(
-        checkpoint, weights=None if weights is None else os.fspath(weights), device=device
-    )
+    weights = None if weights is None else os.fspath(weights)
+    embedder = load_embedder(checkpoint, weights=weights, device=device)
     if store is not None:
         embedder.check_vectors(store.attributes, store.dim, what=store.path)
     return embedder
@@ -138,10 +132,6 @@ def index_folder(
         **options: ``batch_size`` and ``max_pixels`` of :meth:`.ImageReader.read_features`.
     """
     listed, unreadable = list_folder(os.fspath(folder))
-    if not listed:
-        raise UserError(
-            f"{folder}: no images found (suffixes: {' '.join(sorted(IMAGES.suffixes))})"
-        )
     files = {file.key: file for file in listed}
     path = index_path(folder) if index is None else os.fspath(index)
     old = FeatureStore(path) if os.path.exists(path) else None
@@ -165,21 +155,30 @@ def index_folder(
         if not all(_is_unchanged(files.get(key), writer) for key in writer.done):
             writer.clear()
         before = set() if old is None else set(old.ids)
-        for key in (key for key in files if key in before and key not in writer.done):
-            if old is not None and _is_unchanged(files[key], old):
+        for key, file in files.items():
+            if old and key not in writer.done and key in before and _is_unchanged(file, old):
                 writer.append(key, old.read(key), old.get_source(key))
         kept = before & set(writer.done)
         unread = [file for key, file in files.items() if key not in writer.done]
         # without a terminal, None disables the bar
         is_hidden = None if show_progress and len(unread) >= _MANY else True
+        results = zip(unread, embedder.read_files(unread, **options))
         with tqdm(total=len(unread), unit=" images", disable=is_hidden) as bar:
-            unreadable += _append_vectors(writer, embedder, unread, options, bar)
+            while piece := list(itertools.islice(results, _PIECE)):
+                good = []
+                for file, (features, source) in piece:
+                    if isinstance(features, UserError):
+                        unreadable.append((file.name, str(features)))
+                    else:
+                        good.append((file.key, features, source))
+                vectors = embedder.embed_features([features for _, features, _ in good])
+                for (key, _, source), vector in zip(good, vectors):
+                    writer.append(key, vector, source)
+                bar.update(len(piece))
         present = set(writer.done)
         if not present:
-            raise UserError(
-                f"none of the {len(files):,} images can be read; the first is "
-                f"{': '.join(unreadable[0])}"
-            )
+            first = f": {': '.join(unreadable[0])}" if unreadable else ""
+            raise UserError(f"{folder}: has no image that can be read{first}")
         writer.finish()
     return IndexSummary(
         path,
@@ -189,30 +188,6 @@ def index_folder(
         num_removed=len(before - present),
         unreadable=sorted(unreadable),
     )
-
-
-def _append_vectors(
-    writer: FeatureStoreWriter,
-    embedder: Embedder,
-    files: list[MediaFile],
-    options: dict[str, Any],
-    bar: Any,
-) -> list[tuple[str, str]]:
-    """Embed files, and append their vectors; return path and reason of each unreadable file."""
-    unreadable = []
-    results = zip(files, embedder.read_files(files, **options))
-    while piece := list(itertools.islice(results, _PIECE)):
-        good = []
-        for file, (features, source) in piece:
-            if isinstance(features, UserError):
-                unreadable.append((file.name, str(features)))
-            else:
-                good.append((file.key, features, source))
-        vectors = embedder.embed_features([features for _, features, _ in good])
-        for (key, _, source), vector in zip(good, vectors):
-            writer.append(key, vector, source)
-        bar.update(len(piece))
-    return unreadable
 
 
 def _is_unchanged(file: Optional[MediaFile], store: Any) -> bool:
@@ -252,20 +227,13 @@ class ImageIndex:
         """Read the index of a folder into memory, and load its embedding model.
 
         Args:
-            folder: Folder of the images.
             index: Path of the index; None for ``.fairseq_mm/index.h5`` in the folder.
             checkpoint: Checkpoint that made the index; None for the path that the index records.
             weights: Weights file (state dict) of the image extractor, for query images; None for
                 the path that the index records, or else the file beside the checkpoint.
             device: Device of the models, such as ``cpu`` or ``cuda``.
         """
-        path = index_path(folder) if index is None else os.fspath(index)
-        if not os.path.exists(path):
-            raise UserError(
-                f"{path}: no such index. Make it first: fairseq-mm index {folder} --checkpoint "
-                "PATH."
-            )
-        store = FeatureStore(path)
+        store = FeatureStore(index_path(folder) if index is None else os.fspath(index))
         return cls(folder, store, _load_model(store, checkpoint, weights, device))
 
     def __len__(self) -> int:
@@ -296,18 +264,19 @@ class ImageIndex:
 
         The search is exact. Images with equal scores keep the order of the index.
         """
-        count = positive_option("count", count)
-        return [self._search_one(vector[None], count) for vector in vectors]
-
-    def _search_one(self, query: np.ndarray, count: int) -> SearchResult:
-        number = count
-        while True:
-            (items,) = self.store.search(query, number)
-            paths = {name: os.path.join(self.folder, name) for name, _ in items}
-            stale = [name for name, path in paths.items() if not os.path.exists(path)]
-            # some of the nearest may have vanished: others take their places
-            if len(items) - len(stale) >= count or number >= len(self):
-                there = [item for item in items if item[0] not in stale][:count]
-                images = [FoundImage(key, paths[key], x, n) for n, (key, x) in enumerate(there, 1)]
-                return SearchResult(images, [], stale)
-            number *= 2
+        count = typed_option("count", count, int, least=1)
+        results = []
+        for vector in vectors:
+            number = count
+            while True:
+                (items,) = self.store.search(vector[None], number)
+                paths = [os.path.join(self.folder, key) for key, _ in items]
+                there = [item for item in zip(items, paths) if os.path.exists(item[1])]
+                # some of the nearest may have vanished: others take their places
+                if len(there) >= count or number >= len(self):
+                    break
+                number *= 2
+            stale = [key for (key, _), path in zip(items, paths) if not os.path.exists(path)]
+            images = [FoundImage(k, p, x, i) for i, ((k, x), p) in enumerate(there[:count], 1)]
+            results.append(SearchResult(images, [], stale))
+        return results

@@ -8,11 +8,10 @@ from fairseq_mm.compat.loading import named_failures
 from fairseq_mm.errors import UserError
 from fairseq_mm.inference.checkpoint import Checkpoint, LoadedModels, build_models, load_models
 from fairseq_mm.inference.checkpoint_files import Path, Paths
-from fairseq_mm.inference.embedder import Embedder
+from fairseq_mm.inference.embedder import Embedder, build_embedder
 from fairseq_mm.inference.generator import Generator
-from fairseq_mm.inference.structured_captioner import StructuredCaptioner
-from fairseq_mm.inference.structured_loading import load_structured_captioner
-from fairseq_mm.models._provenance import fingerprint, list_words
+from fairseq_mm.inference.structured_captioner import StructuredCaptioner, load_structured_captioner
+from fairseq_mm.models._provenance import list_words
 
 
 def from_checkpoints(
@@ -50,9 +49,7 @@ def from_checkpoints(
     weights = None if weights is None else os.fspath(weights)
     if first.is_embedding:
         _refuse(first, prompt_model=prompt_model, embedding=embedding, data=data)
-        if len(checkpoints) > 1:
-            raise UserError("an embedding model must be one checkpoint, but `path` is several.")
-        return Embedder(first.build(device), weights=weights)
+        return build_embedder(checkpoints, weights=weights, device=device)
     if has_structures:
         return load_structured_captioner(
             checkpoints,
@@ -62,8 +59,12 @@ def from_checkpoints(
             device=device,
             **structured,
         )
-    for checkpoint in checkpoints:
-        checkpoint.check_generates_alone()
+    if first.reads_structure:
+        raise UserError(
+            f"{first.path}: generates by part-of-speech sequences of training and vectors of an "
+            "embedding model: fairseq-mm caption --embedding PATH --data DATA; in Python "
+            "from_pretrained(..., embedding=..., data=...)."
+        )
     loaded = build_models(checkpoints, device)
     if loaded.extractor:
         _refuse(
@@ -109,13 +110,11 @@ def _check_prompt_models(prompt_models: LoadedModels, models: LoadedModels) -> N
 
     The vocabulary of the prompt models must equal the source vocabulary of the story models.
     """
-    file = models.files[0]
     assert models.source_dictionary is not None
     generated, read = list_words(prompt_models.dictionary), list_words(models.source_dictionary)
     if generated != read:
         raise UserError(
-            f"{prompt_models.files[0]}: has a vocabulary of {len(generated)} words (fingerprint "
-            f"{fingerprint(generated)}), but {file} reads prompts with one of {len(read)} "
-            f"(fingerprint {fingerprint(read)}): train the prompt model on prompts that were "
-            "binarised with the story model's source dictionary (fairseq-preprocess --srcdict)."
+            f"{prompt_models.files[0]}: has another vocabulary ({len(generated)} words) than the "
+            f"prompts of {models.files[0]} ({len(read)} words): train the prompt model on prompts "
+            "that were binarised with its source dictionary (fairseq-preprocess --srcdict)."
         )

@@ -5,7 +5,7 @@ A task names its processor (``GeneratesText.processor``). Processors differ betw
 """
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, NamedTuple, Optional, TypeVar, Union
 
@@ -15,7 +15,6 @@ import torch
 from fairseq_mm.data.collate import collate
 from fairseq_mm.data.multimodal_dataset import encode_words
 from fairseq_mm.errors import UserError
-from fairseq_mm.generation.config import typed_option
 from fairseq_mm.inference.checkpoint import LoadedModels
 
 Input = TypeVar("Input")
@@ -73,14 +72,6 @@ def read_field(record: Mapping[str, Any], name: str, kind: type = str) -> Any:
     return value
 
 
-def positive_option(name: str, value: Any) -> int:
-    """Return the value of an option as an int; it must be 1 or more."""
-    number: int = typed_option(name, value, int)
-    if number < 1:
-        raise UserError(f"`{name}` must be 1 or more, but is {number}.")
-    return number
-
-
 _KINDS: dict[type, str] = {str: "text", list: "a list"}
 
 
@@ -94,6 +85,8 @@ class Processor(Generic[Input]):
         batch_sizes: Two default numbers of inputs per batch: on a CPU, and on other devices.
         reading_options: Type of each option of :meth:`examples`, by name.
         record_fields: Fields of a split's records that the models read.
+        input_fields: Fields of which a line of ``fairseq-mm generate`` has at least one; empty if
+            the models read nothing.
         num_read: Number of inputs that the commands read at a time from files, and from a feature
             store.
         has_headings: True if the commands print a heading above a text, False if they print the
@@ -104,6 +97,7 @@ class Processor(Generic[Input]):
     batch_sizes = (32, 128)
     reading_options: Mapping[str, type] = {}
     record_fields: tuple[str, ...] = ()
+    input_fields: tuple[str, ...] = ()
     num_read = (100, 100)
     has_headings = False
     ranked_by = "prompt"
@@ -133,14 +127,24 @@ class Processor(Generic[Input]):
 
     def examples(
         self, inputs: Sequence[Input], **options: Any
-    ) -> Iterator[Union[Example, UserError]]:
-        """Yield the example of each input, or the error of an unreadable input.
+    ) -> Iterable[Union[Example, UserError]]:
+        """Return the example of each input, or the error of an unreadable input.
 
         Args:
             inputs: Raw inputs, such as paths of images.
             **options: Options for reading the inputs; each subclass names its own in
                 ``reading_options``.
         """
+        examples: list[Union[Example, UserError]] = []
+        for value in inputs:
+            try:
+                examples.append(self.example(value, **options))
+            except UserError as error:  # not raised: the other inputs can still be read
+                examples.append(error)
+        return examples
+
+    def example(self, value: Any, **options: Any) -> Example:
+        """Return the example of one input; raise UserError if it cannot be read."""
         raise NotImplementedError
 
     def from_record(self, record: Mapping[str, Any], folder: str) -> Input:

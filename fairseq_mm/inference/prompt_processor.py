@@ -4,6 +4,7 @@ Fan, Lewis, Dauphin. Hierarchical Neural Story Generation. ACL 2018.
 https://arxiv.org/abs/1805.04833, sections 3.1 and 5.3.
 """
 
+import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Optional, Union
@@ -15,6 +16,8 @@ from fairseq_mm.errors import UserError
 from fairseq_mm.generation.config import typed_option
 from fairseq_mm.inference.checkpoint import LoadedModels
 from fairseq_mm.inference.processor import Decoded, Example, Processor, read_field
+
+_UNKNOWN = "words that are not in the vocabulary, read as <unk>"
 
 
 @dataclass(frozen=True)
@@ -59,33 +62,29 @@ class PromptProcessor(Processor[Union[str, Prompt, None]]):
         if not loaded.are_language_models:
             # a text's end takes a position
             self.max_source_words = min(m.max_positions()[0] for m in loaded.models) - 1
+            self.input_fields = ("prompt",)
 
     def is_single(self, inputs: Any) -> bool:
         return isinstance(inputs, (str, Prompt))
 
-    def examples(
-        self, inputs: Sequence[Any], **options: Any
-    ) -> Iterator[Union[Example, UserError]]:
-        """Yield the example of each prompt, or the error of an unreadable prompt.
-
-        The keyword option is ``truncate``, as in :meth:`read_prompt`.
-        """
-        for value in inputs:
-            if value is None and self.max_source_words is None:
-                # a language model reads nothing, but fairseq's generator counts texts by the source
-                yield Example(source=torch.tensor([self.dictionary.eos()]))
-                continue
-            try:
-                prompt = value if isinstance(value, Prompt) else self.read_prompt(value, **options)
-            except UserError as error:
-                yield error
-            else:
-                yield Example(
-                    source=torch.tensor(prompt.tokens),
-                    origin=prompt,
-                    fields=_describe(prompt),
-                    remarks=_remark(prompt),
-                )
+    def example(self, value: Any, **options: Any) -> Example:
+        """Return the example of a prompt; the option is ``truncate`` of :meth:`read_prompt`."""
+        if value is None and self.max_source_words is None:
+            # a language model reads nothing, but fairseq's generator counts texts by the source
+            return Example(source=torch.tensor([self.dictionary.eos()]))
+        prompt = value if isinstance(value, Prompt) else self.read_prompt(value, **options)
+        fields: dict[str, Any] = {"prompt": prompt.text, "prompt_tokens": " ".join(prompt.words)}
+        if prompt.score is None:
+            fields.update(unknown_words=prompt.unknown, prompt_words_cut=prompt.num_truncated)
+        else:
+            fields["prompt_score"] = round(prompt.score, 4)
+        words = " ".join(dict.fromkeys(prompt.unknown))
+        return Example(
+            source=torch.tensor(prompt.tokens),
+            origin=prompt,
+            fields=fields,
+            remarks={_UNKNOWN: words} if words else {},
+        )
 
     def from_record(self, record: Mapping[str, Any], folder: str) -> Optional[str]:
         return None if self.max_source_words is None else read_field(record, "prompt")
@@ -109,9 +108,7 @@ class PromptProcessor(Processor[Union[str, Prompt, None]]):
         text = typed_option("prompt", text, str)
         dictionary, limit = self.task.source_dictionary, self.max_source_words
         words = tokenize_story_text(text)
-        shown = f"prompt {_shortened(text)!r}"
-        if not words:
-            raise UserError("the prompt is empty.")
+        shown = f"prompt {textwrap.shorten(text, 60, placeholder='...')!r}"
         num_truncated = max(0, len(words) - limit)
         if num_truncated and not truncate:
             raise UserError(
@@ -155,20 +152,3 @@ class PromptProcessor(Processor[Union[str, Prompt, None]]):
         symbols = self.dictionary.symbols
         words = [symbols[token] for token in tokens.tolist()[:-1]]
         return Decoded(detokenize_story(words).strip(), " ".join(words))
-
-
-def _describe(prompt: Prompt) -> dict[str, Any]:
-    fields: dict[str, Any] = {"prompt": prompt.text, "prompt_tokens": " ".join(prompt.words)}
-    if prompt.score is not None:
-        return {**fields, "prompt_score": round(prompt.score, 4)}
-    return {**fields, "unknown_words": prompt.unknown, "prompt_words_cut": prompt.num_truncated}
-
-
-def _remark(prompt: Prompt) -> dict[str, str]:
-    words = " ".join(dict.fromkeys(prompt.unknown))
-    return {"words that are not in the vocabulary, read as <unk>": words} if words else {}
-
-
-def _shortened(text: str) -> str:
-    text = " ".join(text.split())
-    return text if len(text) <= 60 else f"{text[:57]}..."

@@ -32,8 +32,8 @@ from fairseq_mm.extract.images import MAX_PIXELS, AnyImage
 from fairseq_mm.extract.media_list import AnyMedia, MediaFile
 from fairseq_mm.extract.readers import Unreadable
 from fairseq_mm.extract.weights import SUFFIXES, is_digest
+from fairseq_mm.generation.config import typed_option
 from fairseq_mm.inference.checkpoint import LoadedModels
-from fairseq_mm.inference.processor import positive_option
 
 logger = logging.getLogger(__name__)
 
@@ -45,6 +45,11 @@ def list_of_several(values: Any, name: str) -> list[Any]:
     if is_one or not isinstance(values, Iterable):
         raise UserError(f"`{name}` must be a list, but is a {type(values).__name__}.")
     return list(values)
+
+
+def is_features(value: Any) -> bool:
+    """Return True if an array has features [N, D], False if it has the pixels of an image."""
+    return isinstance(value, np.ndarray) and value.dtype.kind == "f"
 
 
 def find_weights_file(
@@ -64,28 +69,24 @@ def find_weights_file(
         ``given`` if it is not None, otherwise the path that was found. None for published weights
         without ``given``, which the extractor downloads.
     """
-    recorded = str(identity.get("weights"))
-    if not is_digest(recorded):
-        if given is not None and not has_name_and_digest(identity):
-            raise UserError(
-                f"the features were made with the weights {recorded}, which are fetched by "
-                f"their name; {given} (--weights) cannot take their place."
-            )
+    recorded = str(identity.get("weights", ""))
+    is_published = bool(recorded) and not is_digest(recorded)
+    if is_published and given is not None and not has_name_and_digest(identity):
+        problem = f"the published weights {recorded}, which {given} (--weights) cannot replace"
+    elif is_published or given is not None:
         return given
-    if given is not None:
-        return given
-    for folder in dict.fromkeys(os.path.dirname(os.path.abspath(file)) for file in files):
-        for name in sorted(os.listdir(folder)):
-            file = os.path.join(folder, name)
-            # checkpoints are large, and hashing them takes seconds each
-            is_candidate = name.endswith(SUFFIXES) and not name.startswith("checkpoint")
-            if is_candidate and os.path.isfile(file) and compute_sha256(file) == recorded:
-                return file
-    raise UserError(
-        f"was trained on features of {identity['extractor']} with weights from a file "
-        f"(SHA-256 {recorded}). Give that file (--weights FILE; in Python weights=...), or put "
-        "it beside the checkpoint."
-    )
+    else:
+        for folder in dict.fromkeys(os.path.dirname(os.path.abspath(file)) for file in files):
+            for name in sorted(os.listdir(folder)) if recorded else ():
+                file = os.path.join(folder, name)
+                # checkpoints are large, and hashing them takes seconds each
+                is_candidate = name.endswith(SUFFIXES) and not name.startswith("checkpoint")
+                if is_candidate and os.path.isfile(file) and compute_sha256(file) == recorded:
+                    return file
+        problem = f"weights from a file (SHA-256 {recorded})"
+        problem = problem if recorded else "weights that are not recorded"
+        problem += ". Give that file (--weights FILE; in Python weights=...)"
+    raise UserError(f"was trained on features of {identity['extractor']} with {problem}.")
 
 
 class MediaReader:
@@ -100,11 +101,13 @@ class MediaReader:
         reads: Kind of extractor, ``images`` or ``videos``.
         identity: Attributes that identify the extractor, from the feature store of the training
             data; empty if the store did not record them.
+        num_rows: Number of feature vectors of an image; None for any number.
         feature_dim: Dimension D of the features; 0 if the models read no features.
     """
 
     noun: str
     reads = "images"
+    num_rows: Optional[int] = None
 
     def __init__(self, loaded: LoadedModels, *, weights: Optional[str] = None) -> None:
         self.identity = loaded.extractor
@@ -116,42 +119,39 @@ class MediaReader:
     @cached_property
     def extractor(self) -> Extractor:
         """Extractor of the models' training features."""
-        file = self.files[0]
-        if self.identity.get("extractor") == VECTORS_EXTRACTOR:
-            raise UserError(
-                f"{file}: was trained on vectors of an embedding model (checkpoint "
-                f"{self.identity.get('weights')}), which no extractor makes of a {self.noun}. Give "
-                "that checkpoint (--embedding PATH; in Python embedding=...), or its vectors "
-                "(--features STORE)."
-            )
-        if not self.identity.get("extractor"):
-            raise UserError(
-                f"{file}: was trained on features whose extractor is not recorded, so no "
-                f"{self.noun} can be turned into such features. Record it (fairseq-mm store import "
-                "--extractor NAME --weights FILE --layer NAME --preprocessing JSON) and train on "
-                "that store, or give features (--features STORE)."
-            )
+        name = self.identity.get("extractor")
         try:
-            extractor = self._build_extractor()
+            if name in (None, "", VECTORS_EXTRACTOR):
+                about, remedy = (
+                    "features whose extractor is not recorded",
+                    "record it (fairseq-mm store import --extractor NAME) and train on that store",
+                )
+                if name:
+                    checkpoint = self.identity.get("weights")
+                    about = f"vectors of an embedding model (checkpoint {checkpoint})"
+                    remedy = "give that checkpoint (--embedding PATH; in Python embedding=...)"
+                raise UserError(
+                    f"was trained on {about}, which no {self.noun} can be turned into: {remedy}, "
+                    "or give features (--features STORE)."
+                )
+            return self._build_extractor()
         except UserError as error:
-            raise UserError(f"{file}: {error}") from None
-        if extractor.dim != self.feature_dim:
-            raise UserError(
-                f"{file}: was trained on features of {self.feature_dim} dimensions, but "
-                f"{self.identity['extractor']}, layer {self.identity.get('layer')}, gives "
-                f"{extractor.dim}."
-            )
-        return extractor
-
-    def load_extractor(self) -> Extractor:
-        """Build and return :attr:`extractor`, to report errors before any file is read."""
-        return self.extractor
+            raise UserError(f"{self.files[0]}: {error}") from None
 
     def _build_extractor(self) -> Extractor:
         weights_file = find_weights_file(self.identity, self.files, self.weights)
         return build_extractor_from_identity(
             self.identity, weights_file, self.device, reads=self.reads
         )
+
+    def check_rows(self, features: np.ndarray) -> None:
+        """Check the shape [rows, D] of the features of an image or a video."""
+        R, D = self.num_rows or len(features), self.feature_dim
+        if features.shape != (R, D) or not len(features):
+            raise UserError(
+                f"features must be [{self.num_rows or 'rows'}, {D}], but are "
+                f"{list(features.shape)}."
+            )
 
     def check_features(self, attributes: Mapping[str, Any], dim: int, path: str) -> None:
         """Check that a feature store has the same kind of features as the models' training data."""
@@ -170,8 +170,8 @@ class ImageReader(MediaReader):
         *,
         batch_size: Optional[int] = None,
         max_pixels: int = MAX_PIXELS,
-    ) -> Iterator[Union[np.ndarray, UserError]]:
-        """Yield the features of each image, or the error of an unreadable image.
+    ) -> list[Union[np.ndarray, UserError]]:
+        """Return the features of each image, or the error of an unreadable image.
 
         Threads decode the next batch while the network computes the current one.
 
@@ -180,12 +180,11 @@ class ImageReader(MediaReader):
             batch_size: Number of images per batch of the extractor, by default 16 on a CPU and 128
                 on other devices; it changes only the speed.
             max_pixels: Maximum number of pixels of an image. Larger JPEGs are decoded at a reduced
-                scale; for other larger images, an error is yielded.
+                scale; for other larger images, the result is an error.
 
-        Yields:
+        Returns:
             N feature vectors [N, D] float32, or an error, for each image in order.
         """
-        batch_size, max_pixels = self._check_sizes(batch_size, max_pixels)
 
         def decode(image: AnyImage) -> tuple[Union[np.ndarray, UserError], None]:
             try:
@@ -193,9 +192,22 @@ class ImageReader(MediaReader):
             except UserError as error:
                 return error, None
 
-        with contextlib.closing(self._read_batches(images, decode, batch_size)) as results:
-            for features, _ in results:
-                yield features
+        return [features for features, _ in self._read_batches(images, decode, batch_size)]
+
+    def features_of(
+        self, images: Sequence[Any], **options: Any
+    ) -> list[Union[np.ndarray, UserError]]:
+        """Return the features of images as :meth:`read_features`, or ``images`` if all of them are
+        features themselves; check their shapes."""
+        are_features = all(map(is_features, images))
+        values = [*images] if are_features else self.read_features(images, **options)
+        for place, rows in enumerate(values):
+            try:
+                if not isinstance(rows, UserError):
+                    self.check_rows(rows)
+            except UserError as error:
+                values[place] = error
+        return values
 
     def read_files(
         self,
@@ -209,7 +221,6 @@ class ImageReader(MediaReader):
         The :class:`.Source` has size, time and SHA-256; it is None if the file cannot be opened or
         was changed while it was read. The options are the same as in :meth:`read_features`.
         """
-        batch_size, max_pixels = self._check_sizes(batch_size, max_pixels)
         reader = self.extractor.reader(max_pixels=max_pixels)
 
         def decode(file: MediaFile) -> tuple[Union[np.ndarray, UserError], Optional[Source]]:
@@ -221,18 +232,11 @@ class ImageReader(MediaReader):
 
         yield from self._read_batches(files, decode, batch_size)
 
-    def _check_sizes(self, batch_size: Optional[int], max_pixels: int) -> tuple[int, int]:
-        # no default in the signatures: it depends on the device, and the command line passes None
-        if batch_size is None:
-            batch_size = 16 if self.device.type == "cpu" else 128
-        batch_size = positive_option("batch_size", batch_size)
-        return batch_size, positive_option("max_pixels", max_pixels)
-
     def _read_batches(
         self,
         images: Sequence[Any],
         decode: Callable[[Any], tuple[Union[np.ndarray, UserError], Any]],
-        batch_size: int,
+        batch_size: Optional[int],
     ) -> Generator[tuple[Union[np.ndarray, UserError], Any], None, None]:
         """Yield, for each image, its features or an error, and the second result of ``decode``.
 
@@ -240,17 +244,21 @@ class ImageReader(MediaReader):
         value of any type.
         """
         extractor = self.extractor
-        starts = range(0, len(images), batch_size)
+        # no default in the signatures: it depends on the device, and the command line passes None
+        size = 16 if self.device.type == "cpu" else 128
+        if batch_size is not None:
+            size = typed_option("batch_size", batch_size, int, least=1)
+        starts = range(0, len(images), size)
         # threads suffice: Pillow and zlib release the GIL while they decode
         with ThreadPoolExecutor(min(16, os.cpu_count() or 1)) as pool, _any_size_allowed():
 
             def submit(start: int) -> list[Future]:
-                return [pool.submit(decode, image) for image in images[start : start + batch_size]]
+                return [pool.submit(decode, image) for image in images[start : start + size]]
 
             following = submit(0)
             for start in starts:
                 # one batch ahead, and no more: decoded images take more memory than their files
-                waiting, following = following, submit(start + batch_size)
+                waiting, following = following, submit(start + size)
                 decoded = [future.result() for future in waiting]
                 readable = [pixels for pixels, _ in decoded if not isinstance(pixels, UserError)]
                 # unreadable images are not part of the batch, but keep their places in the output
@@ -269,14 +277,6 @@ class ImageReader(MediaReader):
             features.append(rows)
         return features
 
-    def check_dimension(self, features: np.ndarray, position: int) -> None:
-        """Check the shape of the features of the image at ``position`` in the list."""
-        if features.ndim != 2 or features.shape[1] != self.feature_dim or not len(features):
-            raise UserError(
-                f"features of image {position} must be [rows, {self.feature_dim}], but are "
-                f"{list(features.shape)}."
-            )
-
 
 class VideoReader(MediaReader):
     """Reader that turns videos into features like the training data's; see :class:`MediaReader`.
@@ -292,23 +292,14 @@ class VideoReader(MediaReader):
 
     def __init__(self, loaded: LoadedModels, *, weights: Optional[str] = None) -> None:
         super().__init__(loaded, weights=weights)
-        self.name = f"{loaded.files[0]} (--arch {loaded.architectures[0]})"
         self.reads_video = bool(loaded.task.reads_video)
         self.max_frames: int = loaded.task.max_frames
-        if weights is not None and not self.reads_video:
-            raise UserError(f"`weights` is for models of videos, but {self.name} reads none.")
 
     def _build_extractor(self) -> Extractor:
         # How2's features name their network, but record no weights file
-        if "weights" in self.identity:
+        if "weights" in self.identity or self.weights is None:
             return super()._build_extractor()
         name = str(self.identity["extractor"])
-        if self.weights is None:
-            raise UserError(
-                f"was trained on features of {name} with weights that are not recorded. Give the "
-                "file that made them (--weights FILE; in Python weights=...), or features "
-                "(--features STORE)."
-            )
         extractor = build_extractor(name, weights=str(self.weights), device=self.device)
         logger.warning(
             "%s: its features do not record their weights and preprocessing: taken to be %s and "

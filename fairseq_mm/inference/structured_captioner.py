@@ -27,20 +27,23 @@ Decides what the paper does not say:
 """
 
 import dataclasses
-import difflib
+import logging
+import os
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, Optional
+from typing import Any, NamedTuple, Optional, Union
 
 import numpy as np
 import torch
 
 from fairseq_mm.compat import float32_by_default
 from fairseq_mm.data.collate import pad_tokens
-from fairseq_mm.data.pos_sequences import TagLines
+from fairseq_mm.data.feature_store import FeatureStore
+from fairseq_mm.data.pos_sequences import TagLines, get_tags
+from fairseq_mm.data.records import open_split
 from fairseq_mm.errors import UserError
 from fairseq_mm.extract.images import AnyImage
-from fairseq_mm.generation.config import GenerationConfig
+from fairseq_mm.generation.config import GenerationConfig, check_names
 from fairseq_mm.inference.candidates import (
     CandidateWeights,
     Draws,
@@ -52,13 +55,17 @@ from fairseq_mm.inference.candidates import (
     score_candidates,
 )
 from fairseq_mm.inference.caption_processor import CaptionProcessor
-from fairseq_mm.inference.checkpoint import LoadedModels
+from fairseq_mm.inference.checkpoint import Checkpoint, LoadedModels, build_models
 from fairseq_mm.inference.checkpoint_files import compute_digests
-from fairseq_mm.inference.embedder import Embedder
-from fairseq_mm.inference.pickling import Picklable
+from fairseq_mm.inference.embedder import Embedder, load_embedder
 from fairseq_mm.inference.processor import Example, Processor
 from fairseq_mm.inference.readers import list_of_several
+from fairseq_mm.inference.set_up import Picklable
+from fairseq_mm.ngrams.arpa import LanguageModel, load_language_model
+from fairseq_mm.ngrams.kneser_ney import estimate_kneser_ney
 from fairseq_mm.retrieval.nearest_vectors import unit_vectors
+
+logger = logging.getLogger(__name__)
 
 
 class ScoredCaption(NamedTuple):
@@ -153,36 +160,23 @@ class StructuredCaptioner(Picklable):
         self.language_model = language_model
         decoder.prepare_for_generation()
         self.tags = decoder.task.structure_dictionary
-        self._check_tags()
+        if TagLines([*structures], self.tags).num_unknown:
+            raise UserError(
+                f"{self.files[0]}: does not know all tags of the training structures: give the "
+                "data that it was trained on."
+            )
         # the dictionaries of the two models may differ in order and size; if the embedding lacks a
         # word of the decoder, it reads <unk>
         theirs = embedder.task.target_dictionary
         symbols = decoder.task.target_dictionary.symbols
         self._embedded_word = [theirs.index(symbol) for symbol in symbols]
-        self.word_vectors = self._embed_words()
-
-    def _check_tags(self) -> None:
-        known = set(self.tags.symbols)
-        tags = sorted({tag for structure in self.structures for tag in structure.split()})
-        unknown = [tag for tag in tags if tag not in known]
-        if unknown:
-            raise UserError(
-                f"{self.decoder.files[0]}: does not know {len(unknown)} of the {len(tags)} tags of "
-                f"the training structures (such as {unknown[0]!r}): give the data that it was "
-                "trained on."
-            )
-
-    def _embed_words(self) -> np.ndarray:
-        """Return vectors [W, K] of unit length of the words in the embedding model's dictionary."""
-        dictionary = self.embedder.task.target_dictionary
         words = [
-            number
-            for number in range(dictionary.nspecial, len(dictionary))
+            [number]
+            for number in range(theirs.nspecial, len(theirs))
             # fairseq fills dictionaries up with such symbols, which are no words
-            if not dictionary[number].startswith("madeupword")
+            if not theirs[number].startswith("madeupword")
         ]
-        vectors = self.embedder.embed_tokens([[number] for number in words])
-        return unit_vectors(vectors, "word")
+        self.word_vectors = unit_vectors(embedder.embed_tokens(words), "word")  # [W, K]
 
     def caption(self, images: Iterable[AnyImage], **options: Any) -> list[StructuredCaption]:
         """Caption images.
@@ -207,17 +201,11 @@ class StructuredCaptioner(Picklable):
     def config(self, **options: Any) -> StructuredSearch:
         """Return the options of a search from fields of :class:`StructuredSearch` and of
         :class:`.CandidateWeights`."""
-        fields = dataclasses.fields
-        known = {x.name for x in (*fields(StructuredSearch), *fields(CandidateWeights))}
-        for name in options:
-            if name not in known:
-                close = difflib.get_close_matches(name, known, n=1)
-                hint = f"; did you mean `{close[0]}`?" if close else "."
-                raise UserError(f"`{name}` is no option of captions by structure{hint}")
-        names = [x.name for x in fields(CandidateWeights) if x.name in options]
-        if names:
-            options["weights"] = CandidateWeights(**{name: options.pop(name) for name in names})
-        return StructuredSearch(**options)
+        names = [x.name for x in dataclasses.fields(CandidateWeights)]
+        weights = {name: options.pop(name) for name in names if name in options}
+        known = [x.name for x in dataclasses.fields(StructuredSearch)]
+        check_names(options, [*known, *names], "captions by structure")
+        return StructuredSearch(**options, weights=CandidateWeights(**weights))
 
     def stream(
         self, examples: Sequence[Example], search: StructuredSearch, **_: Any
@@ -346,3 +334,70 @@ class StructuredCaptioner(Picklable):
                 ]
             )
         return ranked
+
+
+def load_structured_captioner(
+    checkpoints: Sequence[Checkpoint],
+    *,
+    embedding: Union[str, os.PathLike],
+    data: Union[str, os.PathLike],
+    vectors: Optional[Union[str, os.PathLike]] = None,
+    language_model: Optional[Union[str, os.PathLike]] = None,
+    weights: Optional[str] = None,
+    device: Optional[str] = None,
+) -> StructuredCaptioner:
+    """Load a captioner with one ``sc_nlm`` model, or an ensemble of several.
+
+    Args:
+        embedding: Path of the embedding model on whose vectors the ``sc_nlm`` models were trained.
+        data: Folder with the training captions and their part-of-speech tags.
+        vectors: Feature store with the vectors of the training captions, from ``fairseq-mm embed
+            --split train --of sentences``; if None, the captions are embedded now.
+        language_model: ARPA file of an n-gram model; if None, a Kneser-Ney trigram model of the
+            training captions is estimated.
+        weights: Path of the image extractor's weights, see :class:`.MediaReader`.
+    """
+    decoder = build_models(checkpoints, device)
+    embedder = load_embedder(embedding, weights=weights, device=device)
+    split = open_split(data, "train")
+    words, tags = split.tokens(), [line.split() for line in get_tags(split)]
+    if [*map(len, words)] != [*map(len, tags)]:
+        raise UserError(f"{split.path}: each token must have one tag.")
+    structures = Counter(" ".join(line) for line in tags)
+    lines = [" ".join(line) for line in words]
+    ids: list[Optional[str]] = [*split.keys] if split.keys else [None] * len(lines)
+    if language_model is None:
+        model: LanguageModel = estimate_kneser_ney(words)
+    else:
+        model = load_language_model(os.fspath(language_model))
+    if vectors is None:
+        logger.info(f"embedding {len(lines):,} training captions")
+        index = embedder.task.target_dictionary.index
+        rows = embedder.embed_tokens([[index(word) for word in line] for line in words])
+    else:
+        rows = _read_vectors(os.fspath(vectors), len(lines), embedder)
+    what = f"{os.fspath(vectors)}: training sentence" if vectors else "training sentence"
+    sentences = TrainingSentences(lines, ids, unit_vectors(rows, what))
+    captioner = StructuredCaptioner(decoder, embedder, sentences, structures, model)
+    text_path = os.path.join(data, "text", "train.txt")
+    text_path = text_path if os.path.exists(text_path) else split.path
+    captioner.sources = {"language_model": compute_digests([str(language_model or text_path)])}
+    return captioner
+
+
+def _read_vectors(path: str, num_lines: int, embedder: Embedder) -> np.ndarray:
+    """Read the vectors [num_lines, K] of the training captions from a feature store.
+
+    The keys of the store are ``train:0``, ``train:1``, .... Raise UserError if another model than
+    ``embedder``'s made the store.
+    """
+    store = FeatureStore(path)
+    embedder.check_vectors(store.attributes, store.dim, what=path)
+    rows = [store.count_rows(key) for key in store.ids if key.startswith("train:")]
+    if rows != [1] * num_lines:
+        raise UserError(
+            f"{path}: must have one row for each of {num_lines} training captions, but has "
+            f"{sum(rows)} of {len(rows)}: make it with fairseq-mm embed --split train --of "
+            "sentences."
+        )
+    return np.concatenate([store.read(f"train:{line}") for line in range(num_lines)])

@@ -2,14 +2,13 @@
 
 import logging
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Optional, TypedDict, Union
 
 import numpy as np
 import torch
 
-from fairseq_mm.data.caption_text import reserved_token
 from fairseq_mm.data.indexed_oov import index_oov_words
 from fairseq_mm.data.transcript_text import (
     NOT_AVAILABLE,
@@ -20,10 +19,10 @@ from fairseq_mm.errors import UserError
 from fairseq_mm.extract.extractor import FirstClips
 from fairseq_mm.extract.media_list import VIDEOS, AnyMedia, MediaFile
 from fairseq_mm.generation.config import typed_option
-from fairseq_mm.inference.caption_processor import is_features, list_media
+from fairseq_mm.inference.caption_processor import list_media
 from fairseq_mm.inference.checkpoint import LoadedModels
 from fairseq_mm.inference.processor import Decoded, Example, Processor, read_field
-from fairseq_mm.inference.readers import VideoReader
+from fairseq_mm.inference.readers import VideoReader, is_features
 from fairseq_mm.prepare.jsonl import text_or_file
 
 logger = logging.getLogger(__name__)
@@ -75,23 +74,17 @@ class TranscriptEncoder:
         """
         text = NOT_AVAILABLE if text is None else typed_option("transcript", text, str)
         name = self.tokenizer if tokenizer is None else tokenizer
-        if name not in TOKENIZERS:
-            raise UserError(
-                f"`tokenizer` must be one of {', '.join(TOKENIZERS)}, but is {name!r} instead."
-            )
+        name = typed_option("tokenizer", name, str, choices=[*TOKENIZERS])
         subwords, dictionary = self.task.subwords, self.task.source_dictionary
         words = subwords.encode(TOKENIZERS[name](text))
-        if not words:
-            raise UserError("the transcript is empty: it must have at least one word.")
-        symbol = reserved_token(words)
-        if symbol is not None:
-            raise UserError(f"the transcript holds fairseq's control symbol {symbol}.")
         oov_words: list[str] = []
         if subwords.indexed_oov:
             words, oov_words = index_oov_words(words, self._known, subwords.indexed_oov)
-        tokens = torch.tensor([dictionary.index(word) for word in words])
+        tokens = torch.tensor([dictionary.index(word) for word in words], dtype=torch.long)
+        # if somebody says "<pad>" or "</s>", it is an unknown word, not the special symbol
+        tokens[tokens < dictionary.nspecial] = dictionary.unk()
         is_available = not is_not_available(text)
-        # a transcript in another language or spelling would be summarised as noise
+        # an empty transcript, or one in another language or spelling, would be summarised as noise
         if is_available and bool((tokens == dictionary.unk()).all()):
             raise UserError(f"none of the transcript's words is in the dictionary of {self.file}.")
         num_cut = max(0, len(words) - self.limit)
@@ -148,6 +141,8 @@ class VideoProcessor(Processor[AnyInput]):
     def __init__(self, loaded: LoadedModels, *, weights: Optional[str] = None) -> None:
         super().__init__(loaded)
         self.reader = VideoReader(loaded, weights=weights)
+        names = ("video", "transcript", "transcript_file")
+        self.input_fields = names if self.reader.reads_video else names[1:]
         self.encoder = TranscriptEncoder(loaded.task, loaded.files[0])
 
     def is_single(self, inputs: Any) -> bool:
@@ -157,8 +152,6 @@ class VideoProcessor(Processor[AnyInput]):
     def from_record(self, record: Mapping[str, Any], folder: Optional[str]) -> AnyInput:
         names = ("transcript", "transcript_file")
         known = {name: read_field(record, name) for name in names if record.get(name) is not None}
-        if len(known) == 2:
-            raise UserError("has both `transcript` and `transcript_file`; give one of them.")
         video: Video = {}
         if known:
             # without a folder, the record is from a split, and its texts are no names of files
@@ -169,17 +162,15 @@ class VideoProcessor(Processor[AnyInput]):
         if record.get("video") is None:
             return video
         if not self.reader.reads_video:
-            self._warn_of_video()
+            if not self._has_warned:
+                name = f"{self.loaded.files[0]} (--arch {self.loaded.architectures[0]})"
+                logger.warning("%s reads no video: only transcripts are summarized", name)
+            self._has_warned = True
         elif isinstance(record["video"], MediaFile):
             video["video"] = record["video"]
         else:
             video["video"] = os.path.join(folder or "", read_field(record, "video"))
         return video
-
-    def _warn_of_video(self) -> None:
-        if not self._has_warned:
-            logger.warning("%s reads no video: only transcripts are summarized", self.reader.name)
-        self._has_warned = True
 
     def list_files(self, paths: Sequence[str]) -> list[tuple[dict[str, Any], Optional[UserError]]]:
         return list_media(paths, VIDEOS)
@@ -202,28 +193,18 @@ class VideoProcessor(Processor[AnyInput]):
         is_named = self.reader.reads_video and isinstance(video, (str, os.PathLike))
         return os.fspath(video) if is_named else f"video {position}"
 
-    def examples(
-        self, inputs: Sequence[AnyInput], **options: Any
-    ) -> Iterator[Union[Example, UserError]]:
-        """Yield the example of each video with transcript, or the error of an unreadable input.
+    def example(self, value: Any, **options: Any) -> Example:
+        """Return the example of a video with transcript.
 
         The keyword options are ``tokenizer``, as in :meth:`.TranscriptEncoder.encode`, and
         ``batch_size``, ``max_pixels`` and ``num_images``, as in :meth:`.VideoReader.read_video`.
         """
         # the reader of videos does not know this option
         tokenizer = options.pop("tokenizer", None)
-        for value in inputs:
-            try:
-                video, transcript = self._split_input(value)
-                if not isinstance(transcript, Transcript):
-                    transcript = self.encoder.encode(transcript, tokenizer=tokenizer)
-                clips = None if video is None else self._read_clips(video, options)
-            except UserError as error:
-                yield error
-            else:
-                yield self._build_example(transcript, clips)
-
-    def _build_example(self, transcript: Transcript, clips: Optional[FirstClips]) -> Example:
+        video, transcript = self._split_input(value)
+        if not isinstance(transcript, Transcript):
+            transcript = self.encoder.encode(transcript, tokenizer=tokenizer)
+        clips = None if video is None else self._read_clips(video, options)
         fields: dict[str, Any] = {
             "transcript_tokens": transcript.num_tokens,
             "transcript_tokens_cut": transcript.num_cut,
@@ -253,17 +234,13 @@ class VideoProcessor(Processor[AnyInput]):
         name = f"{self.loaded.files[0]}: --arch {self.loaded.architectures[0]}"
         if not isinstance(value, Mapping):
             value = {"video" if self.reader.reads_video else "transcript": value}
-        unknown = set(value) - {"video", "transcript"}
-        if unknown:
-            raise UserError(f"an input has `video` and `transcript`, but not `{unknown.pop()}`.")
         video, transcript = value.get("video"), value.get("transcript")
         reads_video = self.reader.reads_video
-        if (video is not None) != reads_video:
-            needed = "reads videos: give `video`, a file or features"
-            needed = needed if reads_video else "reads no video: give `transcript` alone"
-            raise UserError(f"{name} {needed}.")
-        if transcript is None and not reads_video:
-            raise UserError("there is no transcript, and no video is read.")
+        is_whole = (video is not None) == reads_video and (reads_video or transcript is not None)
+        if not is_whole or set(value) - {"video", "transcript"}:
+            needed = "videos: give `video`, a file or features, and `transcript` if there is one"
+            needed = needed if reads_video else "no video: give `transcript` alone"
+            raise UserError(f"{name} reads {needed}.")
         return video, transcript
 
     def _read_clips(self, video: Any, options: Mapping[str, Any]) -> FirstClips:
@@ -272,13 +249,9 @@ class VideoProcessor(Processor[AnyInput]):
             clips = FirstClips(video, len(video) > limit, [])
         else:
             clips = self.reader.read_video(video, **options)
-        rows = clips.rows
-        if rows.ndim != 2 or rows.shape[1] != self.reader.feature_dim or not len(rows):
-            raise UserError(
-                f"features must be [frames, {self.reader.feature_dim}], but are {list(rows.shape)}."
-            )
+        self.reader.check_rows(clips.rows)
         # as in training; the models have no positions for more frames
-        return clips._replace(rows=rows[:limit].astype(np.float32))
+        return clips._replace(rows=clips.rows[:limit].astype(np.float32))
 
     def tokenize(self, text: str) -> str:
         return " ".join(self.task.subwords.encode(text))

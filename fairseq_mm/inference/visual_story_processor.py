@@ -1,8 +1,7 @@
 """Turns image sequences into examples of the task ``visual_storytelling``."""
 
-import dataclasses
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Optional, Union
 
 import numpy as np
@@ -11,7 +10,7 @@ from PIL import Image
 
 from fairseq_mm.data.story_text import NUM_IMAGES, SEPARATOR, detokenize_sentences
 from fairseq_mm.errors import UserError
-from fairseq_mm.inference.caption_processor import ImageOrFeatures, get_known_image, is_features
+from fairseq_mm.inference.caption_processor import ImageOrFeatures, get_known_image
 from fairseq_mm.inference.checkpoint import LoadedModels
 from fairseq_mm.inference.processor import Decoded, Example, Processor, read_field
 from fairseq_mm.inference.readers import ImageReader
@@ -33,6 +32,7 @@ class VisualStoryProcessor(Processor[ImageSequence]):
         weights: Path of the image extractor's weights (state dict), see :class:`.MediaReader`.
     """
 
+    input_fields = ("images",)
     reading_options: Mapping[str, type] = {"batch_size": int, "max_pixels": int}
     num_read = (16, 256)
     has_headings = True
@@ -41,7 +41,7 @@ class VisualStoryProcessor(Processor[ImageSequence]):
     def __init__(self, loaded: LoadedModels, *, weights: Optional[str] = None) -> None:
         super().__init__(loaded)
         self.reader = ImageReader(loaded, weights=weights)
-        self.rows_per_image: int = loaded.task.rows_per_image
+        self.rows_per_image = self.reader.num_rows = int(loaded.task.rows_per_image)
 
     def is_single(self, inputs: Any) -> bool:
         # a sequence of images, not of sequences
@@ -51,11 +51,9 @@ class VisualStoryProcessor(Processor[ImageSequence]):
         return not all(isinstance(item, (list, tuple)) for item in inputs)
 
     def from_record(self, record: Mapping[str, Any], folder: str) -> ImageSequence:
-        images = read_field(record, "images", list)
-        if not all(isinstance(image, str) for image in images if image is not None):
-            raise UserError("`images` must be paths, null for a missing one.")
         return [
-            None if image in (None, NO_IMAGE) else os.path.join(folder, image) for image in images
+            None if image in (None, NO_IMAGE) else os.path.join(folder, str(image))
+            for image in read_field(record, "images", list)
         ]
 
     def list_files(self, paths: Sequence[str]) -> list[tuple[dict[str, Any], Optional[UserError]]]:
@@ -95,68 +93,42 @@ class VisualStoryProcessor(Processor[ImageSequence]):
 
     def examples(
         self, inputs: Sequence[ImageSequence], **options: Any
-    ) -> Iterator[Union[Example, UserError]]:
-        """Yield the example of each image sequence, or the error of an unreadable sequence.
+    ) -> Iterable[Union[Example, UserError]]:
+        """Return the example of each image sequence, or the error of an unreadable sequence.
 
         The keyword options are ``batch_size`` and ``max_pixels``, as in
         :meth:`.ImageReader.read_features`.
         """
         # all sequences at once, so that the extractor gets full batches; an image of several
         # sequences is read once
-        images = [image for sequence in inputs for image in _listed(sequence) if image is not None]
-        features_of: dict[Any, Any] = {_identify(image): image for image in images}
-        if not all(map(is_features, images)):
-            rows_of_images = self.reader.read_features([*features_of.values()], **options)
-            features_of = dict(zip(features_of, rows_of_images))
-        for position, sequence in enumerate(inputs):
-            rows = [
-                None if image is None else features_of[_identify(image)]
-                for image in _listed(sequence)
-            ]
-            errors: list[UserError] = []
-            for place, (image, features) in enumerate(zip(_listed(sequence), rows), start=1):
-                if isinstance(features, UserError):
-                    name = image if isinstance(image, (str, os.PathLike)) else f"image {place}"
-                    errors.append(UserError(f"{name}: {features}"))
-            # a wrong sequence is reported before its unreadable images, and the others go on
-            try:
-                check_sequence(sequence)
-                if errors:
-                    yield errors[0]
-                    continue
-                example = self.build_example(position, rows)
-            except UserError as error:
-                yield error
-            else:
-                known = [get_known_image(image) for image in sequence]
-                is_known = any(image is not None for image in known)
-                yield dataclasses.replace(example, origin=known if is_known else None)
+        lists = [x for x in inputs if isinstance(x, Sequence) and not isinstance(x, (str, bytes))]
+        images = {_identify(image): image for x in lists for image in x if image is not None}
+        read = self.reader.features_of(list(images.values()), **options)
+        return super().examples(inputs, features_of=dict(zip(images, read)))
 
-    def build_example(self, position: int, features: Sequence[Optional[np.ndarray]]) -> Example:
-        """Build the example of an image sequence from the features of its five images.
+    def example(self, value: Any, **options: Any) -> Example:
+        """Return the example of an image sequence, with vectors of zeros for missing images.
 
-        Args:
-            position: Position of the sequence in the list of inputs, for messages.
-            features: R feature vectors [R, D] of each image; None for a missing image, which
-                becomes R vectors of zeros.
+        The option ``features_of`` has the features [R, D], or the error, of each image.
         """
-        check_sequence(features)
+        check_sequence(value)
+        features_of: dict[Any, Any] = options["features_of"]
         R, D = self.rows_per_image, self.reader.feature_dim
-        for place, rows in enumerate(features, start=1):
-            if rows is not None and rows.shape != (R, D):
-                raise UserError(
-                    f"features of image {place} of image sequence {position} must be "
-                    f"[{R}, {D}], as {self.loaded.files[0]} was trained on, but are "
-                    f"{list(rows.shape)}."
-                )
         x = np.zeros((NUM_IMAGES, R, D), dtype=np.float32)
         # zeros do not identify a missing image: an existing image can have features of zero
         missing = np.ones((NUM_IMAGES, R), dtype=bool)
-        for place, rows in enumerate(features):
-            if rows is not None:
-                x[place], missing[place] = rows, False
+        for place, image in enumerate(value):
+            features = None if image is None else features_of[_identify(image)]
+            if isinstance(features, UserError):
+                is_path = isinstance(image, (str, os.PathLike))
+                raise UserError(f"{image if is_path else f'image {place + 1}'}: {features}")
+            if features is not None:
+                x[place], missing[place] = features, False
+        known = [get_known_image(image) for image in value]
         return Example(
-            features=x.reshape(NUM_IMAGES * R, D), missing=missing.reshape(NUM_IMAGES * R)
+            features=x.reshape(NUM_IMAGES * R, D),
+            missing=missing.reshape(NUM_IMAGES * R),
+            origin=known if any(image is not None for image in known) else None,
         )
 
     def decode(self, tokens: torch.Tensor, example: Example) -> Decoded:
@@ -167,12 +139,6 @@ class VisualStoryProcessor(Processor[ImageSequence]):
 
 def _identify(image: ImageOrFeatures) -> Any:
     return image if isinstance(image, (str, os.PathLike)) else id(image)
-
-
-def _listed(sequence: ImageSequence) -> ImageSequence:
-    """Return ``sequence`` if it is a list of images, else an empty tuple."""
-    is_list = isinstance(sequence, Sequence) and not isinstance(sequence, (str, bytes))
-    return sequence if is_list else ()
 
 
 def check_sequence(images: Sequence[Any], where: str = "") -> None:

@@ -35,9 +35,8 @@ def generator_of(model, *, dim=5, rows=1):
 
 def inspected(model, features, *, rows=1):
     generator = generator_of(model, rows=rows)
-    return inspect_visual_story(
-        generator, generator.processor.build_example(0, features), SENTENCES
-    )
+    (example,) = generator.processor.examples([features])
+    return inspect_visual_story(generator, example, SENTENCES)
 
 
 def read_features(*, dim=5, rows=1, missing=()):

@@ -125,38 +125,6 @@ def test_images_that_are_not_cocos_are_refused_before_the_work(caption, images, 
     assert not out.exists()
 
 
-@pytest.mark.parametrize("option", ["--submission", "--output"])
-def test_no_output_overwrites_an_image(caption, images, option):
-    content = Path(images[0]).read_bytes()
-    status, lines, err = caption(*images, option, images[0])
-    assert (status, lines) == (2, [])
-    assert (
-        err == f"fairseq-mm caption: {option} {images[0]}: would overwrite a file that is read.\n"
-    )
-    assert Path(images[0]).read_bytes() == content
-
-
-@pytest.mark.parametrize("dtype", ["bfloat16", "int8"])
-def test_a_processor_without_a_type_is_said_in_one_line(caption, images, monkeypatch, dtype):
-    monkeypatch.setattr(packed_weights, "can_pack", lambda dtype="float32": dtype == "float32")
-    status, lines, errors = caption(*images, "--weights-dtype", dtype)
-    assert (status, lines) == (2, [])
-    assert errors.startswith(f"fairseq-mm caption: `weights_dtype` {dtype} needs ")
-    assert errors.count("\n") == 1
-
-
-@needs_int8
-def test_smaller_weights_are_used_for_the_captions(caption, images, monkeypatch):
-    monkeypatch.setattr(packed_weights, "_MIN_ELEMENTS", 1)
-    _, lines, _ = caption(*images, "--jsonl")
-    status, found, errors = caption(*images, "--jsonl", "--weights-dtype", "int8")
-    assert (status, errors) == (0, "")
-    scores = [json.loads(line)["score"] for line in lines]
-    found_scores = [json.loads(line)["score"] for line in found]
-    assert found_scores != scores
-    assert found_scores == pytest.approx(scores, abs=0.1)
-
-
 def test_an_unreadable_image_is_named_and_the_others_are_captioned(caption, images, tmp_path):
     broken = tmp_path / "broken.png"
     broken.write_bytes(b"\x89PNG no more")
@@ -233,11 +201,9 @@ def _fail(*_, **__):
             ["--features", "f.h5", "--weights", "w.pt"],
             "--features and --weights: leave one of the",
         ),
-        (["p.jpg", "--prefix", "a zebra"], "prefix 'a zebra': the word 'zebra' is not in"),
+        (["p.jpg", "--prefix", "a zebra"], "the word 'zebra' is not in"),
         (["p.jpg", "--weights", "absent.pt"], "absent.pt: No such file or directory"),
         (["--features", "absent.h5"], "absent.h5"),
-        (["p.jpg", "--split", ""], "--split must be the name of a split, such as valid, but is ''"),
-        (["p.jpg", "--split", "../x"], "--split must be the name of a split, such as valid, but"),
     ],
 )
 def test_mistakes_are_named_in_one_line(caption, arguments, message):
@@ -276,47 +242,6 @@ def test_a_network_of_timm_is_built_from_the_checkpoint(
     assert "needs the package timm" in errors
     file.write_bytes(b"other")
     assert "SHA-256" in caption(images[0], "--weights", file, model=beside)[2]
-
-
-def test_a_split_is_captioned_from_its_store_in_its_order(caption, trained, tmp_path):
-    data = trained / "data.moved"
-    keys = [f"valid{i}.jpg" for i in range(7)]
-    target = tmp_path / "captions.jsonl"
-    status, lines, errors = caption(data, "--split", "valid", "--jsonl", "--output", target)
-    assert (status, lines) == (0, [])
-    assert f"wrote {target}: 7 captions" in errors
-    entries = [json.loads(line) for line in target.read_text().splitlines()]
-    assert [entry["id"] for entry in entries] == keys
-    assert entries[0]["options"]["allow_unk"] is False
-    _, named, _ = caption(*keys, "--features", data / "features.h5")
-    assert named == [f"{entry['id']}\t{entry['hypothesis']}" for entry in entries]
-    store = shutil.copy(data / "features.h5", tmp_path / "elsewhere.h5")
-    assert caption(data, "--split", "valid", "--features", store)[1] == named
-    assert caption(data, "--split", "train")[1][0].startswith("train0.jpg\t")
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["{data}", "p.jpg", "--split", "valid"], "--split valid: give its data folder as the"),
-        (["{data}", "--split", "test"], ": has no split 'test', but train, valid."),
-        (
-            ["{data}", "--split", "valid", "--weights", "w.pt"],
-            "--split and --weights: leave one",
-        ),
-        (["{stories}", "--split", "valid"], "no features for 'a\\tb\\tc\\td\\te'"),
-    ],
-)
-def test_a_split_that_cannot_be_captioned(caption, trained, tmp_path, arguments, message):
-    stories = tmp_path / "stories"
-    stories.mkdir()
-    shutil.copy(trained / "data.moved" / "features.h5", stories)
-    (stories / "valid.visual_ids").write_text("a\tb\tc\td\te\n")
-    names = {"data": trained / "data.moved", "stories": stories}
-    status, lines, errors = caption(*(x.format(**names) for x in arguments))
-    assert (status, lines) == (2, [])
-    assert message in errors
-    assert len(errors.splitlines()) == 1
 
 
 @needs_int8

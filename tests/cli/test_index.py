@@ -193,9 +193,9 @@ def test_other_stores_are_not_replaced(photos, index, tmp_path, trained_embedder
     [
         ("none", "trained_embedder", "no such folder"),
         ("photos/image0.png", "trained_embedder", "is a file, but must be a folder"),
-        ("empty", "trained_embedder", "no images found"),
-        ("broken", "trained_embedder", "none of the 1 images can be read"),
-        ("photos", "trained_captioner", "must embed images and sentences"),
+        ("empty", "trained_embedder", "empty: has no image that can be read"),
+        ("broken", "trained_embedder", "broken: has no image that can be read: "),
+        ("photos", "trained_captioner", "is a model of fairseq-mm caption, not of fairseq-mm rank"),
         ("photos", None, "no index yet: give the checkpoint"),
     ],
 )

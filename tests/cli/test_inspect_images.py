@@ -57,7 +57,7 @@ def of_line(folder, line, model, *, store="features.h5"):
     rows = [None if key == "p1_2" else features.read(key) for key in keys]
     story = (folder / "data/text/valid.txt").read_text().splitlines()[line]
     sentences = [part.split() for part in story.split("<sent>")]
-    example = generator.processor.build_example(0, rows)
+    (example,) = generator.processor.examples([rows])
     return inspect_visual_story(generator, example, sentences), keys, generator
 
 
@@ -168,7 +168,7 @@ DATA, STORE = "data", "data/features.h5"
         (["a.jpg"], r"a.jpg.*[Nn]o such file"),
         (
             [DATA, "--features", "data/grids.h5"],
-            r"must be \[1, 5\], as .* was trained on, but are \[9, 5\]",
+            r"features must be \[1, 5\], but are \[9, 5\]",
         ),
     ],
 )

@@ -3,7 +3,6 @@
 import argparse
 import ast
 import contextlib
-import importlib
 import io
 import os
 import re
@@ -41,14 +40,6 @@ def test_options_of_an_architecture_are_listed_with_its_defaults(capsys):
     assert listed["--encoder-embed-dim 16"] == "    Dimension of the prompt's token embeddings."
     assert main(["options", "conv_stori"]) == 2
     assert "no such architecture; did you mean conv_story" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("name", SUBCOMMANDS)
-def test_every_subcommand_has_a_module_that_explains_itself(name):
-    module = importlib.import_module(f"fairseq_mm.cli.{name.replace('-', '_')}")
-    assert module.__doc__
-    assert callable(module.run)
-    assert callable(module.add_arguments)
 
 
 GONE_NAMES = {
@@ -198,7 +189,7 @@ def test_a_full_disk_is_reported_in_one_line(monkeypatch, capsys):
     with open("/dev/full", "w") as full:
         monkeypatch.setattr("sys.stdout", full)
         assert main(["user-dir"]) == 2
-    message = "fairseq-mm user-dir: the output: cannot be written (No space left on device).\n"
+    message = "fairseq-mm user-dir: the output: No space left on device.\n"
     assert capsys.readouterr().err == message
 
 

@@ -34,12 +34,6 @@ def test_what_a_checkpoint_does_not_say_is_its_architectures(tmp_path, capsys):
     assert printed(capsys, path) == flags
 
 
-def test_t5_has_one_dropout(tmp_path, capsys):
-    assert printed(capsys, write(tmp_path / "t5.pt", arch="t5_base", dropout=0.15)) == (
-        "--dropout 0.15\n"
-    )
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [

@@ -106,7 +106,7 @@ def test_a_search_without_a_readable_query_is_one_line(
         (["--image", broken], "broken.jpg: is not an image"),
         (["--image", tmp_path / "none.jpg"], "none.jpg: No such file"),
         ([], "give --queries or --image"),
-        ([SENTENCE, "--checkpoint", trained_captioner], "must embed images and sentences"),
+        ([SENTENCE, "--checkpoint", trained_captioner], "is a model of fairseq-mm caption, not"),
         ([SENTENCE, "--html", tmp_path / "none" / "p.html"], "there is no folder"),
         ([SENTENCE, "--output", tmp_path], "is a folder"),
     ):

@@ -214,8 +214,8 @@ def test_a_dropped_image_gets_its_caption_in_the_browser(url, models, images, tm
     ("arguments", "message"),
     [
         ((), "nothing to serve: give a --checkpoint"),
-        (("--checkpoint", "a", "--host", "0.0.0.0"), "--host 0.0.0.0: other machines can reach it"),
-        (("--checkpoint", "a", "--auth-file", "users.txt"), "must have lines NAME:PASSWORD."),
+        (("--checkpoint", "a", "--host", "0.0.0.0"), "is needed for a --host that other"),
+        (("--checkpoint", "a", "--auth-file", "users.txt"), "must have lines NAME:PASSWORD,"),
     ],
 )
 def test_wrong_command_lines(run_command, tmp_path, monkeypatch, arguments, message):

@@ -83,13 +83,6 @@ def test_mistakes_are_one_line(tmp_path, capsys, options, content, message):
     assert not (tmp_path / "out").exists()
 
 
-def test_an_entry_without_captions_is_named(tmp_path, capsys):
-    (tmp_path / "a.jsonl").write_text('{"captions": []}\n')
-    arguments = ["prepare", "captions", str(tmp_path / "a.jsonl"), "--without-images"]
-    assert main([*arguments, "--output", str(tmp_path / "out")]) == 2
-    assert "a.jsonl:1: has no caption." in capsys.readouterr().err
-
-
 def test_sentences_are_embedded_without_features(text, embedding, tmp_path, capsys):
     output = tmp_path / "v.h5"
     arguments = [text, "--checkpoint", embedding, "--split", "valid", "--of", "sentences"]

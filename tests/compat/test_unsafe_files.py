@@ -482,4 +482,5 @@ def test_an_architecture_of_another_family_is_refused_in_one_line(arch, save, ca
     path = save(model={**MODEL, "_name": arch})
     assert main(["tell", "--checkpoint", str(path), "--prompt", "You find a door ."]) == 2
     (line,) = capsys.readouterr().err.splitlines()
-    assert f"{path}: --arch {arch} is none of fairseq_mm or of fairseq's BART" in line
+    assert f"{path}: --arch {arch} (--task" in line
+    assert line.endswith("fairseq's BART, LSTM, transformer and convolutional models are known.")

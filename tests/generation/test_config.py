@@ -38,5 +38,5 @@ def test_an_unknown_preset_is_told_with_the_known_ones():
     assert GenerationConfig.of_task(task, "plain").beam == 1
     with pytest.raises(UserError, match="`preset` must be one of plain, varied, but is 'none'"):
         GenerationConfig.of_task(task, "none")
-    with pytest.raises(UserError, match="`preset` must be left out with this task, but is 'plain'"):
+    with pytest.raises(UserError, match="`preset` must be left out, but is 'plain'"):
         GenerationConfig.of_task(TASK, "plain")

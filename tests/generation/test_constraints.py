@@ -129,12 +129,6 @@ def test_penalty_of_repetition_equals_the_loop():
     assert_close(two[0, 0, dictionary.index("dog")].exp().item(), 12 / 13)
 
 
-def test_no_penalty_where_nothing_may_come():
-    constraints = constraints_of(repetition_penalty=5.0)
-    nothing = torch.full((1, 1, V), -math.inf)
-    assert constraints.apply(nothing, torch.tensor([[EOS, 5, 5]])).eq(-math.inf).all()
-
-
 def test_sequences_of_words_are_not_repeated_within_sentences():
     dictionary = make_dictionary(separator=True)
     words = {*ANY_WORD, "<sent>"}
@@ -176,23 +170,6 @@ def test_the_place_in_a_story_and_the_longest_that_may_follow():
     assert constraints.longest(tokens[2:]) == 4 + 12
     assert constraints.longest(tokens_of(dictionary, "a a a a a a")) == 6 + 1 + 16
     assert constraints.longest(tokens_of(dictionary, f"{FIRST} a <sent> a")) == 11 + 3
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (
-            {"min_words_per_sentence": 0},
-            r"`min_words_per_sentence` must be from 1 to .* \(50\), but",
-        ),
-        ({"min_words_per_sentence": 4, "max_words_per_sentence": 3}, r"\(3\), but is 4 instead"),
-        ({"repetition_penalty": -1.0}, r"`repetition_penalty` must be 0 or more, but is -1\.0"),
-        ({"repetition_penalty": math.nan}, "`repetition_penalty` must be 0 or more, but is nan"),
-    ],
-)
-def test_values_out_of_range_are_refused(options, message):
-    with pytest.raises(UserError, match=message):
-        constraints_of(**options)
 
 
 def test_dictionary_without_the_separator_is_refused():

@@ -53,9 +53,9 @@ def test_a_revision_is_a_branch_a_tag_or_a_commit(hub, folder, tmp_path):
         assert os.path.dirname(checkpoint_file(path, revision=revision)).endswith(first)
     with pytest.raises(UserError, match=rf"^{NAME}@none: has no such revision on {hub.url}\.$"):
         checkpoint_file(f"{NAME}@none")
-    with pytest.raises(UserError, match="has a revision already"):
+    with pytest.raises(UserError, match="must be OWNER/NAME and one `revision`"):
         checkpoint_file(f"{NAME}@main", revision="main")
-    with pytest.raises(UserError, match=r"must be a branch, tag or commit, but is '\.\./x'"):
+    with pytest.raises(UserError, match="must be OWNER/NAME and one `revision`"):
         checkpoint_file(NAME, revision="../x")
 
 

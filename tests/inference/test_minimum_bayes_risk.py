@@ -63,7 +63,7 @@ def test_16_samples_are_the_default(model):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"mbr": "bleu", "beam": 5}, "`mbr` is bleu, but needs `sampling`"),
+        ({"mbr": "bleu", "beam": 5}, "`mbr` must be left out in a search, but is bleu"),
         ({"mbr": "bleu", "sampling": True, "beam": 1}, "2 or more samples for `mbr`, but is 1"),
         ({"mbr": "spice", "sampling": True}, "`mbr` must be one of bleu, rouge_l, meteor, cider"),
         ({"mbr": 3, "sampling": True}, "`mbr` must be a string, but is 3"),

@@ -75,17 +75,9 @@ def test_unknown_words_are_kept_for_the_message(model):
     assert spaced.tokens == [7, unk, 8, 2]
 
 
-def test_special_symbols_in_a_prompt_are_unknown_words(model, monkeypatch):
-    name = "fairseq_mm.inference.prompt_processor.tokenize_story_text"
-    monkeypatch.setattr(name, str.split)
-    prompt = model.processor.read_prompt("You <pad> </s> <s> <unk> find")
-    assert prompt.tokens == [7, 3, 3, 3, 3, 8, 2]
-    assert prompt.unknown == ["<pad>", "</s>", "<s>", "<unk>"]
-
-
 def test_prompts_that_cannot_be_read_are_refused(model, load):
     for text, message in (
-        (" \n ", r"^prompt 1: the prompt is empty\.$"),
+        (" \n ", "^prompt 1: prompt '': none of its words is in"),
         ("zyzzy qqq", r"'zyzzy qqq': none of its words is in the vocabulary of .*story\.pt"),
         ("door " * 41, r"'door .*\.\.\.': has 41 words, but the model reads at most 40"),
     ):
@@ -235,15 +227,6 @@ def test_generated_prompts_are_read_as_if_they_were_given(model):
     assert alone.tokens == prompts[2].tokens
 
 
-def test_generated_prompts_end_where_the_story_model_has_no_more_positions(model):
-    options = {"seed": 1, "topk": 0, "temperature": 2.0}
-    generator = model.prompt_generator
-    prompts = generate_prompts(generator, range(30), max_words=3, **options)
-    assert {len(prompt.words) for prompt in prompts} == {1, 2, 3}
-    longer = generate_prompts(generator, range(30), **options)
-    assert max(len(prompt.words) for prompt in longer) > 3
-
-
 def test_a_prompt_model_must_fit(files):
     for name, prompts, message in (
         ("story", "story", r"story\.pt: --arch conv_story_tiny reads an input, but a prompt model"),
@@ -251,8 +234,7 @@ def test_a_prompt_model_must_fit(files):
         (
             "story",
             "stories",
-            r"stories\.pt: has a vocabulary of 17 words \(fingerprint \w{12}\), but .*story\.pt "
-            r"reads prompts with one of 12 \(fingerprint \w{12}\): train .*--srcdict",
+            r"stories\.pt: has another vocabulary \(17 words\) than the .*story\.pt \(12 words\)",
         ),
     ):
         with pytest.raises(UserError, match=message):

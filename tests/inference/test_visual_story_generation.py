@@ -3,7 +3,6 @@ ensembles, refusals."""
 
 import numpy as np
 import pytest
-import torch
 from numerics import assert_close
 from toy_captioner import save_images
 from toy_data import run_fairseq
@@ -71,19 +70,6 @@ def test_images_are_read_by_the_extractor_of_the_training_features(pixel_model, 
         assert_close(beside.score, alone.score)
 
 
-@pytest.mark.parametrize("arch", ["transtory_decoder_tiny", "transtory_full_tiny"])
-def test_a_checkpoint_from_before_an_option_generates_the_same_story(arch, tmp_path):
-    path = save_story_model(tmp_path / "new.pt", arch)
-    state = torch.load(path)
-    del state["cfg"]["model"]["attention_dropout"]
-    torch.save(state, tmp_path / "old.pt")
-    new, old = (
-        fairseq_mm.from_pretrained(tmp_path / name, device="cpu") for name in ("new.pt", "old.pt")
-    )
-    sequences = random_sequences(rows=1)
-    assert generated(old, sequences) == generated(new, sequences)
-
-
 @pytest.mark.parametrize("preset", ["beam", "greedy", "paper", "sampling"])
 def test_a_story_has_five_sentences_of_words_that_are_known(model, preset):
     for story in generated(model, random_sequences(), preset=preset, min_words_per_sentence=2):
@@ -107,32 +93,15 @@ def test_a_story_does_not_depend_on_the_stories_beside_it(model, preset):
     assert alone.line == together[3].line
 
 
-def test_several_hypotheses_are_the_best_of_the_beam(model):
-    best, *others = model.generate(random_sequences(1), beam=4, nbest=3, **LENGTHS)[0]
-    assert len(others) == 2
-    assert lines_of([best]) == lines_of(generated(model, random_sequences(1), beam=4))
-    scores = [hypothesis.score for hypothesis in (best, *others)]
-    assert scores == sorted(scores, reverse=True)
-
-
 def test_a_missing_image_is_padding_in_its_place(model):
     (sequence,) = random_sequences(1)
     for place in (0, 2, 4):
         changed = [None if i == place else rows for i, rows in enumerate(sequence)]
-        example = model.processor.build_example(0, changed)
+        (example,) = model.processor.examples([changed])
         expected = np.concatenate([np.zeros((2, 5)) if rows is None else rows for rows in changed])
         np.testing.assert_array_equal(example.features, expected.astype(np.float32))
         assert example.missing.nonzero()[0].tolist() == [2 * place, 2 * place + 1]
         assert len(generated(model, [changed])[0].sentences) == 5
-
-
-def test_sentences_are_joined_as_people_read_them(model):
-    for story in generated(model, random_sequences(3), preset="sampling"):
-        for words, sentence in zip(story.line.split(" <sent> "), story.sentences):
-            # nothing but white space goes
-            assert sentence.replace(" ", "") == words.replace(" ", "")
-            assert " ." not in sentence
-            assert " n't" not in sentence
 
 
 def test_models_with_few_positions_generate_short_sentences(checkpoints, monkeypatch):
@@ -193,7 +162,7 @@ def test_what_is_no_image_sequence_is_refused(pixel_model, images, message):
         ),
         (
             {"min_words_per_sentence": 0},
-            r"`min_words_per_sentence` must be from 1 to `max_words_per_sentence` \(6\), but is 0",
+            "`min_words_per_sentence` must be from 1 to 6, but is 0",
         ),
         ({"repetition_penalty": -1.0}, r"`repetition_penalty` must be 0 or more, but is -1\.0"),
         ({"max_len_b": 30}, "`max_len_b`: the length of stories is set sentence by sentence"),
@@ -209,7 +178,7 @@ def test_features_of_another_shape_are_refused(model):
     for rows, message in (
         (
             np.zeros((3, 5)),
-            r"image 4 of image sequence 1 must be \[2, 5\], as .*1.pt was trained on, but",
+            r"image sequence 1: image 4: features must be \[2, 5\], but are \[3, 5\]",
         ),
         (np.zeros((2, 6)), r"but are \[2, 6\]"),
     ):
