@@ -326,21 +326,13 @@ class Generator(Picklable):
             texts and the texts of all earlier inputs are complete.
         """
         size = self._size_of_batches(batch_size)
-        count = len(examples)
-        if isinstance(indices, torch.Tensor):
-            indices = indices.tolist()
-        limits: Any = {"least": 0, "most": 2**63 - 1, "expected": "integers from 0 to 2**63 - 1"}
-        if indices is not None:
-            indices = [typed_option("indices", index, int, **limits) for index in indices]
-        # strict: one index for each input
-        numbers = zip(examples, range(count) if indices is None else indices, strict=True)
-        inputs = [_Numbered(*pair, position) for position, pair in enumerate(numbers)]
+        inputs = _number(examples, indices)
         generator = self._fairseq_generator(config, stream)
         waiting: dict[int, list[Hypothesis]] = {}
         following = 0
         is_continuous = watch is None and can_join(generator, self.models)
         # a continuous batch takes its inputs from a group of any size
-        groups = self.processor.batches(examples, max(size, count) if is_continuous else size)
+        groups = self.processor.batches(examples, max(size, len(inputs)) if is_continuous else size)
         full = size
         for positions in groups:
             left = {position: inputs[position] for position in positions}
@@ -623,6 +615,19 @@ class Generator(Picklable):
             self._build_hypothesis(hypotheses[0], examples[place], index)
             for place, index, hypotheses in zip(places, indices, finalized)
         ]
+
+
+def _number(examples: Sequence[Example], indices: Any) -> list[_Numbered]:
+    """Return inputs with their indices, by default their positions."""
+    limits: Any = {"least": 0, "most": 2**63 - 1, "expected": "integers from 0 to 2**63 - 1"}
+    if indices is None:
+        indices = range(len(examples))
+    else:
+        listed = indices.tolist() if isinstance(indices, torch.Tensor) else indices
+        indices = [typed_option("indices", index, int, **limits) for index in listed]
+    # strict: one index for each input
+    pairs = enumerate(zip(examples, indices, strict=True))
+    return [_Numbered(example, index, position) for position, (example, index) in pairs]
 
 
 def _without_iterator(inputs: Any) -> Any:

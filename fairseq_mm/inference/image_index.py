@@ -7,7 +7,7 @@ and the digest of the checkpoint, so that a search needs the folder only.
 import contextlib
 import itertools
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple, Optional
 
 import numpy as np
@@ -160,20 +160,12 @@ def index_folder(
                 writer.append(key, old.read(key), old.get_source(key))
         kept = before & set(writer.done)
         unread = [file for key, file in files.items() if key not in writer.done]
+        results = zip(unread, embedder.read_files(unread, **options))
         # without a terminal, None disables the bar
         is_hidden = None if show_progress and len(unread) >= _MANY else True
-        results = zip(unread, embedder.read_files(unread, **options))
         with tqdm(total=len(unread), unit=" images", disable=is_hidden) as bar:
             while piece := list(itertools.islice(results, _PIECE)):
-                good = []
-                for file, (features, source) in piece:
-                    if isinstance(features, UserError):
-                        unreadable.append((file.name, str(features)))
-                    else:
-                        good.append((file.key, features, source))
-                vectors = embedder.embed_features([features for _, features, _ in good])
-                for (key, _, source), vector in zip(good, vectors):
-                    writer.append(key, vector, source)
+                unreadable += _append_vectors(writer, embedder, piece)
                 bar.update(len(piece))
         present = set(writer.done)
         if not present:
@@ -188,6 +180,18 @@ def index_folder(
         num_removed=len(before - present),
         unreadable=sorted(unreadable),
     )
+
+
+def _append_vectors(
+    writer: FeatureStoreWriter, embedder: Embedder, files: Sequence[tuple[MediaFile, Any]]
+) -> list[tuple[str, str]]:
+    """Embed the features of files, and append their vectors; return path and reason of each
+    unreadable file."""
+    good = [(x.key, *read) for x, read in files if not isinstance(read[0], UserError)]
+    vectors = embedder.embed_features([features for _, features, _ in good])
+    for (key, _, source), vector in zip(good, vectors):
+        writer.append(key, vector, source)
+    return [(x.name, str(read[0])) for x, read in files if isinstance(read[0], UserError)]
 
 
 def _is_unchanged(file: Optional[MediaFile], store: Any) -> bool:
