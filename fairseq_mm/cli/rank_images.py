@@ -40,11 +40,6 @@ from fairseq_mm.retrieval import ranking
 from fairseq_mm.retrieval.likelihood import build_likelihood, check_finite, log_marginal
 from fairseq_mm.retrieval.nearest_vectors import nearest, unit_vectors
 from fairseq_mm.retrieval.score_file import ScoreFile
-from fairseq_mm.retrieval.split_to_rank import (
-    SplitToRank,
-    mean_training_image,
-    sample_training_images,
-)
 from fairseq_mm.retrieval.vector_ranking import rank_vectors
 from fairseq_mm.tasks._ranking_validation import embed_split
 
@@ -142,10 +137,10 @@ def _rank_by_likelihood(
     """
     sampled, mean_image = [], None
     if args.marginal == "sampled":
-        sampled = sample_training_images(args.data, args.marginal_images, args.seed)
+        sampled = ranking.sample_training_images(args.data, args.marginal_images, args.seed)
     elif args.marginal == "mean_image":
-        mean_image = mean_training_image(args.data, task.features)
-    split = SplitToRank(
+        mean_image = ranking.mean_training_image(args.data, task.features)
+    split = ranking.SplitToRank(
         task.datasets[args.split],
         max_images=args.max_images,
         sampled=sampled,
@@ -362,7 +357,7 @@ def nearest_by_likelihood(args: argparse.Namespace) -> list[dict[str, Any]]:
     (model,), task = load_on_data(checkpoints, args)
     start = task.target_dictionary.eos()
     if args.text is not None:  # ranking images needs no P(sentence)
-        split = SplitToRank(task.datasets[args.split])
+        split = ranking.SplitToRank(task.datasets[args.split])
         words = get_tokenizer(task.target_dictionary)(args.text)
         text = [*encode_words(task.target_dictionary, " ".join(words)).tolist(), start]
         log_probs = build_likelihood(model, split.read_images, len(split), start=start)([text])
@@ -370,8 +365,8 @@ def nearest_by_likelihood(args: argparse.Namespace) -> list[dict[str, Any]]:
         (found,) = best_candidates(log_probs.cpu().numpy(), args.top, split.images)
     else:
         number = args.marginal_images or MARGINAL_IMAGES
-        sampled = sample_training_images(args.data, number, args.seed)
-        split = SplitToRank(task.datasets[args.split], sampled=sampled)
+        sampled = ranking.sample_training_images(args.data, number, args.seed)
+        split = ranking.SplitToRank(task.datasets[args.split], sampled=sampled)
         # The first column of the scores is the query, the others are sampled training images.
         others = range(len(split.images), len(split))
         rows = [_read_query(args, split, checkpoint), *map(split.rows, others)]
@@ -395,7 +390,9 @@ def nearest_by_likelihood(args: argparse.Namespace) -> list[dict[str, Any]]:
     ]
 
 
-def _read_query(args: argparse.Namespace, split: SplitToRank, checkpoint: Checkpoint) -> np.ndarray:
+def _read_query(
+    args: argparse.Namespace, split: ranking.SplitToRank, checkpoint: Checkpoint
+) -> np.ndarray:
     """Return the features of the query image (``--id`` or ``--image``), [rows, feature dimension].
 
     An image of ``--image`` is read with the extractor of ``checkpoint``.

@@ -1,7 +1,7 @@
 """Searches exactly for the vectors nearest to a query, in memory, and projects vectors to a plane.
 
 Float32 vectors of length 1 are compared by their inner products. Products so close that rounding
-could change the order are computed in float64, see :mod:`fairseq_mm.retrieval.exact_products`.
+could change the order are computed in float64, see :mod:`.vector_ranking`.
 Equally near vectors keep their order.
 """
 
@@ -12,7 +12,7 @@ import numpy as np
 
 from fairseq_mm.data.feature_store import FeatureStore
 from fairseq_mm.errors import UserError
-from fairseq_mm.retrieval.exact_products import (
+from fairseq_mm.retrieval.vector_ranking import (
     bounds_around,
     exact_products,
     float32_rows,

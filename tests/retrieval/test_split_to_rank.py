@@ -9,7 +9,7 @@ from toy_data import write_store
 
 from fairseq_mm.data.feature_store import open_features
 from fairseq_mm.errors import UserError
-from fairseq_mm.retrieval.split_to_rank import (
+from fairseq_mm.retrieval.ranking import (
     SplitToRank,
     mean_training_image,
     sample_training_images,
