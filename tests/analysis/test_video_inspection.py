@@ -13,7 +13,6 @@ from toy_video_summarizers import data_task, random_summarizer, write_video_summ
 
 from fairseq_mm.analysis.video_inspection import VideoInspection
 from fairseq_mm.data.subwords import Subwords
-from fairseq_mm.errors import UserError
 from fairseq_mm.inference.checkpoint import Checkpoint
 
 LINES = [3, 0, 4, 1]
@@ -271,16 +270,6 @@ def test_a_word_s_weights_are_the_mean_of_its_pieces(tmp_path, gpt2):
         assert_close(of_summary.weights[0, w], expected)
 
 
-def test_a_model_without_a_gate_is_refused_in_a_line(data):
-    for arch, options in (("vg_bart_tiny", {"forget_gate": "off"}),
-                          ("hierarchical_attention_rnn_tiny", {})):  # fmt: skip
-        inspection = inspection_of(data, arch, **options)
-        with pytest.raises(UserError, match=r"^toy.pt: has no forget gate: VG-BART and VG-T5 have"):
-            inspection.gate_scores()
-        (found,) = inspection.frame_attention([2])
-        assert found.gates.shape == (0,)
-
-
 def load(path, data, split="valid", **options):
     checkpoints = Checkpoint.open_all(path)
     return VideoInspection.from_checkpoints(checkpoints, str(data), split, device="cpu", **options)
@@ -296,9 +285,3 @@ def test_a_checkpoint_is_read_with_its_folder(data, tmp_path):
     same = VideoInspection(model, task, "test", file="toy.pt", batch_size=2)
     assert_close(found.by_layer, same.gate_scores().by_layer)
     assert found.ids == [f"test{i}" for i in range(5)]
-
-
-def test_a_model_that_reads_no_video_is_refused(data, tmp_path):
-    text = write_video_summarizer(tmp_path / "t5.pt", "t5_tiny", data)
-    with pytest.raises(UserError, match=r"t5.pt: reads no video \(--arch t5_tiny\)"):
-        load(text, data)

@@ -226,16 +226,3 @@ def test_systems_with_texts_of_other_items_are_refused(data, two, capsys):
     assert "b.jsonl: must have texts for the items of" in error
     assert error.endswith("lacks 2 items of the other, such as a.jpg.")
     assert not (data / "page.html").exists()
-
-
-def test_names_of_systems_are_given_or_made_different(data, two, capsys):
-    assert run_two(two, "--name", "<b>", "--name", "beam 3") == 0
-    page = (data / "page.html").read_text()
-    assert 'class="system">&lt;b&gt;<' in page
-    assert "beam 3 \u2212 &lt;b&gt;" in page
-    assert run_two(two, "--name", "x", "--name", "x") == 2
-    assert "each time with another name, but is x, x." in capsys.readouterr().err
-    (data / "other").mkdir()
-    (data / "other" / "a.jsonl").write_text((data / "a.jsonl").read_text())
-    assert run_two(two, "--hypotheses", data / "other" / "a.jsonl") == 0
-    assert f'class="system">{data}/other/a.jsonl<' in (data / "page.html").read_text()

@@ -5,8 +5,6 @@ import json
 import pytest
 
 from fairseq_mm.cli.main import main
-from fairseq_mm.cli.score import describe_split
-from fairseq_mm.cli.score_inputs import References
 
 SEQUENCES = ["\t".join(f"{album}{i}" for i in range(5)) for album in "abc"]
 ALBUMS = ["1", "1", "2"]
@@ -166,17 +164,6 @@ def test_card_says_what_was_scored_and_which_images_have_features(score, tmp_pat
     assert result["visual_stories"]["sequences"] == 2
     assert "1 references without a text" in err
     assert found["bleu1"]["expected"] == 3
-
-
-@pytest.mark.parametrize(
-    ("count", "part"),
-    [(1938, "the official evaluation's template"), (2019, "the whole official test part")],
-)
-def test_official_test_parts_are_named(count, part):
-    references = References("r.jsonl", {f"{i}": ["a"] for i in range(count)})
-    found = describe_split(references, ["0"])
-    assert found["part"] == part
-    assert f"sequences: 1 of {count:,} ({part}); images: {count:,}" in found["summary"]
 
 
 def test_submission_has_a_story_of_each_sequence(score, tmp_path):

@@ -1,15 +1,12 @@
 """Questions: what is grouped, what is shown in which order, and that the key knows it."""
 
-import json
 from collections import Counter
 
 import pytest
 from annotation.questions import (
     LETTERS,
-    make_key,
     pairing_questions,
     preference_questions,
-    read_key,
 )
 from annotation.stories import Story
 
@@ -46,13 +43,6 @@ def test_systems_with_the_same_ids_get_the_same_groups():
     assert groups["x"] == groups["y"]
 
 
-def test_the_seed_decides_everything():
-    systems = {"x": drawn("x", 12)}
-    first, again, other = (pairing_questions(systems, count=9, seed=seed) for seed in (1, 1, 2))
-    assert first == again
-    assert first != other
-
-
 def test_a_group_has_different_prompts_and_stories():
     questions = pairing_questions({"x": drawn("x", 30, prompts=5)}, count=15, seed=1)
     assert all(len(set(question.prompts)) == 3 for question in questions)
@@ -86,19 +76,3 @@ def test_preference_leaves_out_equal_stories():
         preference_questions({"x": a, "y": b}, count=6, seed=1)
     with pytest.raises(UserError, match="--count: must be 1 or more, but is 0"):
         preference_questions({"x": a, "y": b}, count=0, seed=1)
-
-
-def test_the_key_is_read_as_written(tmp_path):
-    questions = pairing_questions({"x": drawn("x", 3)}, count=3, seed=1)
-    key = make_key("pairing", questions, {"x": "x.jsonl"})
-    (tmp_path / "key.json").write_text(json.dumps(key))
-    assert read_key(str(tmp_path)) == key
-
-
-def test_a_folder_without_a_key_is_named(tmp_path):
-    with pytest.raises(UserError, match=r"key.json: no such file; it is written with the sheets"):
-        read_key(str(tmp_path))
-    for text in ("{}", "[]", "no", '{"task": "pairing", "systems": {"x": ""}, "questions": [1]}'):
-        (tmp_path / "key.json").write_text(text)
-        with pytest.raises(UserError, match=r"key.json: must be the key that study.py"):
-            read_key(str(tmp_path))

@@ -76,18 +76,6 @@ def test_the_page_loads_nothing_and_has_every_question(task, request):
     assert f'data-columns="{column}"' in page
 
 
-def test_the_csv_has_what_a_question_shows_in_one_line(pairing, preference):
-    text = sheet_csv("pairing", pairing)
-    assert len(text.splitlines()) == len(pairing) + 1
-    rows = list(csv.DictReader(io.StringIO(text)))
-    for row, question in zip(rows, pairing):
-        assert row["question"] == question.name
-        assert [row[f"prompt_{letter}"] for letter in "abc"] == list(map(as_html, question.prompts))
-        assert [row[f"story_{i}"] for i in (1, 2, 3)] == list(map(as_html, question.stories))
-    (header, *_) = sheet_csv("preference", preference).splitlines()
-    assert header == "question,story_1,story_2"
-
-
 @pytest.mark.parametrize("task", ["pairing", "preference"])
 def test_the_template_is_filled_from_the_csv(task, request, tmp_path):
     questions = request.getfixturevalue(task)

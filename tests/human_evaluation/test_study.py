@@ -100,27 +100,3 @@ def test_pairing_from_stories_to_figures(stories, study, tmp_path):
     assert (result["answers"], result["left_out"], result["annotators"]) == (29, 1, 5)
     assert "chance   16.7%" in out
     assert "100.0% [100.0%, 100.0%]" in out
-
-
-def test_preference_from_stories_to_figures(stories, study, tmp_path):
-    folder = tmp_path / "sheets"
-    a, b = stories("a.jsonl", 8), stories("b.jsonl", 8)
-    assert study("preference", "--a", a, "--b", b, "--count", 8, "--output", folder)[0] == 0
-    key = json.loads((folder / "key.json").read_text())["questions"]
-    rows = []
-    for i, (name, question) in enumerate(key.items()):
-        for judge in range(3):
-            wanted = "a" if i < 6 or judge == 0 else "b"
-            rows.append([judge, name, question["answer"].index(wanted) + 1])
-    write_answers(tmp_path / "x.csv", ["judge", "question", "preferred"], rows)
-    out_file = tmp_path / "figures.json"
-    status, out, err = study("score", folder, tmp_path / "x.csv", "--json", out_file)
-    assert (status, err) == (0, "")
-    result = json.loads(out_file.read_text())
-    # 6 questions of 3 answers and one answer of each other two: 20 of 24
-    assert result["preference"]["value"] == pytest.approx(20 / 24)
-    # 6 or more of 8: 28 + 8 + 1 of 256, and as many on the other side
-    assert result["sign_test"] == {"first": 6, "second": 2, "even": 0, "p": 2 * 37 / 256}
-    assert 0 < result["left_side"] < 1
-    assert "a is preferred to b: 83.3% [" in out
-    assert "sign test p = 0.289" in out

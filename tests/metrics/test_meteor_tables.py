@@ -112,24 +112,6 @@ def test_the_cache_is_read_if_it_is_whole(package, compilations):
     assert len(compilations) == 1
 
 
-def test_a_damaged_cache_is_compiled_again(package, compilations):
-    load_tables()
-    content = cache_path().read_bytes()
-    for damage in (
-        content[:-1] + bytes([content[-1] ^ 1]),
-        content[:-8],
-        content[:100],
-        b"",
-        b"[]\n",
-        b"no json\n" + content,
-    ):
-        cache_path().write_bytes(damage)
-        count = len(compilations)
-        assert load_again().synsets("geese") == {3}
-        assert len(compilations) == count + 1
-        assert cache_path().read_bytes() == content
-
-
 def test_a_cache_of_other_tables_or_of_another_format_is_compiled_again(
     package, compilations, monkeypatch
 ):

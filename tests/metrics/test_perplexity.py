@@ -80,11 +80,6 @@ def test_wrong_files_are_refused(write, text, message):
         read_log_probabilities(write(text))
 
 
-def test_missing_file_is_refused(tmp_path):
-    with pytest.raises(UserError, match=r"none.txt: cannot be read \(No such file"):
-        read_log_probabilities(str(tmp_path / "none.txt"))
-
-
 def test_lines_that_are_not_scored_are_counted_in_the_rows():
     texts = {0: LogProbability(-2.0, 1), 2: LogProbability(-4.0, 1)}
     tokens, sentences = perplexity_rows(texts, expected=4)

@@ -53,14 +53,6 @@ def test_binary_file_is_scored_by_kenlm(binary_file, monkeypatch):
     assert model.log_probs([]).tolist() == []
 
 
-def test_binary_file_without_kenlm_names_the_remedy(binary_file, monkeypatch):
-    monkeypatch.setitem(sys.modules, "kenlm", None)
-    with pytest.raises(UserError) as error:
-        load_language_model(binary_file)
-    assert str(error.value).startswith(f"{binary_file}, a binary file of KenLM, needs the package")
-    assert str(error.value).endswith("pip install 'fairseq-mm[lm]'")
-
-
 def test_files_that_are_no_models_are_named(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "kenlm", SimpleNamespace(Model=StandIn))
     with pytest.raises(UserError, match=r"none: cannot be read as an ARPA file \(No such file"):

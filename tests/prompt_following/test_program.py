@@ -97,25 +97,6 @@ def test_figures_of_stories(program, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["--valid", "9"], "--valid: must be 10 or more, but is 9."),
-        (["--train", "0"], "--train: must be 1 or more, but is 0."),
-        (["--values", "25"], "--values: must be from 4 to 24, but is 25."),
-        (
-            ["--values", "4", "--train", "493", "--valid", "10", "--test", "10"],
-            "--train, --valid, --test: must be 512 or fewer in all for these values, but are 513.",
-        ),
-        (["--seed", "-1"], "--seed: must be 0 or more, but is -1."),
-    ],
-)
-def test_unusable_sizes_are_refused(program, tmp_path, arguments, message):
-    status, _, err = program("write", tmp_path / "pairs", *arguments)
-    assert (status, err) == (2, f"prompt_following.py: {message}\n")
-    assert not (tmp_path / "pairs").exists()
-
-
-@pytest.mark.parametrize(
     ("arch", "sizes"),
     [
         ("conv_story_gated", f"{WIDTHS} {LAYERS}"),

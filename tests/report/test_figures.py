@@ -1,11 +1,7 @@
 """Figures are elements of a page, or files of their own, and the same bytes every time."""
 
-import sys
 from xml.etree import ElementTree
 
-import pytest
-
-from fairseq_mm.errors import UserError
 from fairseq_mm.report.figures import COLORS, draw
 
 
@@ -41,9 +37,3 @@ def test_a_figure_is_the_same_whatever_was_set_or_drawn_before(monkeypatch):
     monkeypatch.setitem(matplotlib.rcParams, "font.size", 30.0)
     assert draw(plot, 4, 3, "label") == expected
     assert matplotlib.rcParams["lines.linewidth"] == 9.0
-
-
-def test_without_matplotlib_the_extra_is_named(monkeypatch):
-    monkeypatch.setitem(sys.modules, "matplotlib", None)
-    with pytest.raises(UserError, match=r"a figure needs the package matplotlib, .*mm\[report\]"):
-        draw(plot, 4, 3)

@@ -88,14 +88,3 @@ def test_arrows_go_from_the_chosen_cell_to_its_targets_over_the_box():
     assert len(cells) == 6
     assert "c&lt;d&gt;.jpg: from row 1, column 1; f from 29 to 27" in section.body
     assert "the 3 positions" in section.body
-
-
-def test_the_greatest_similarity_has_the_thickest_arrow():
-    body = arrows_section([drawing()]).body
-    inside = re.search(r'data-from="1".*?</g>', body).group()
-    widths = []
-    for path in re.findall(r' d="(.*?)"', inside):
-        corners = points(path)
-        widths.append(np.hypot(*np.subtract(corners[0], corners[-1])))
-    assert widths == sorted(widths)
-    assert widths[-1] > 2 * widths[0]

@@ -21,11 +21,6 @@ def pixels_of(uri):
     return np.asarray(Image.open(io.BytesIO(base64.b64decode(content))))
 
 
-def marks_of(body):
-    found = re.findall(r'<span style="left:(.*?)%">(.*?)</span>', body)
-    return [(float(place), float(label)) for place, label in found]
-
-
 def test_a_pixel_is_as_opaque_as_its_weight_is_great():
     pixels = pixels_of(heat_uri(WEIGHTS / 2))
     assert pixels.shape == (3, 4, 4)
@@ -56,21 +51,3 @@ def test_words_and_shares_stand_in_rows_and_the_mean_above():
     assert "a frame's attention that comes from a word" in over_words
     assert "alike for all it would be 33.3 %" in over_words
     assert "<div>10 %</div>" not in over_words
-
-
-@pytest.mark.parametrize(
-    ("num_frames", "step", "gap"),
-    [(4, None, 1), (4, 0.64, 0.5), (140, 0.64, 10), (256, 0.5, 20), (7, None, 1), (75, None, 10)],
-)
-def test_marks_are_round_and_in_their_places(num_frames, step, gap):
-    weights = np.full((1, num_frames), 1 / num_frames)
-    body = frames_section(["a"], weights, Times(step), is_known=[True]).body
-    length = num_frames * (step or 1)
-    marks = marks_of(body)
-    assert [label for _, label in marks] == pytest.approx(
-        [gap * i for i in range(int(length / gap + 1e-6) + 1)]
-    )
-    assert [place for place, _ in marks] == pytest.approx(
-        [100 * label / length for _, label in marks], abs=0.01
-    )
-    assert ("seconds" in body) == (step is not None)

@@ -8,7 +8,6 @@ from fairseq_mm.report.html_page import render_page
 from fairseq_mm.report.visual_story_sections import (
     EmbeddedImage,
     SentenceAttention,
-    break_into_lines,
     images_section,
     slices_section,
     story_section,
@@ -78,21 +77,6 @@ def test_slices_are_rows_and_images_heads():
         assert list(numbers)[k] == [10, 20, 30]
         assert list(numbers)[k + 1] == [90, 80, 70]
         assert ("var(--image" in block) == (k != 1)
-
-
-def test_long_sentences_are_broken_into_lines_that_miss_no_word():
-    words = ["word" * (1 + t % 4) for t in range(50)]
-    lines = break_into_lines(words)
-    assert [t for line in lines for t in line] == list(range(50))
-    assert 4 < len(lines) < 12
-    for line in lines:
-        assert sum(max(len(words[t]), 5) + 1 for t in line) <= 104
-    assert break_into_lines(["a" * 300, "b"]) == [range(1), range(1, 2)]
-    sentence = looking(0, columns=5, words=words, known=[True] * 50)
-    sentences = [sentence._replace(weights=np.full((51, 5), 0.2))] * 5
-    body = images_section(sentences, IMAGES, image_padding_mask=[0] * 5).body
-    assert body.count(">end</th>") == 5
-    assert body.count('class="own"') == 5 * len(break_into_lines(sentence.words))
 
 
 def test_a_image_stands_in_the_page_once_and_nothing_is_loaded():

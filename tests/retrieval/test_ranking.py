@@ -2,20 +2,16 @@
 
 import numpy as np
 import pytest
-import torch
 
 from fairseq_mm.retrieval.ranking import (
-    fill_scores,
     nearest_images,
     rank_images,
     rank_sentences,
     sentence_blocks,
 )
-from fairseq_mm.retrieval.score_file import ScoreFile
 
 S, IMAGES, SAMPLED = 9, 4, 3
 IMAGE_OF_SENTENCE = np.array([0, 0, 1, 3, 2, 2, 1, 3, 3])
-SENTENCES = [(5 + i % 3, 4 + i, 2) for i in range(S)]
 
 
 @pytest.fixture
@@ -31,44 +27,6 @@ def test_blocks_hold_every_sentence_once_and_alike_ones_together():
     assert listed == sorted(sentences)
     assert [len(block) for block in sentence_blocks(sentences, 10**9)] == [1] * 5
     assert [len(block) for block in sentence_blocks(sentences * 200, 1)] == [512, 488]
-
-
-class CountingLikelihood:
-    """Scores of a table; stops after some calls, as a kill does."""
-
-    def __init__(self, log_probs, calls=100):
-        self.log_probs, self.calls, self.asked = log_probs, calls, []
-
-    def __call__(self, sentences):
-        if self.calls == 0:
-            raise KeyboardInterrupt
-        self.calls -= 1
-        self.asked += sentences
-        return torch.from_numpy(self.log_probs[[SENTENCES.index(s) for s in sentences]])
-
-
-def test_a_run_that_was_killed_computes_only_what_is_missing(tmp_path, log_probs):
-    blocks = [np.array([4, 0, 8]), np.array([1, 2]), np.array([3, 5, 6, 7])]
-    blocks_done = []
-    likelihood = CountingLikelihood(log_probs, calls=1)
-    with pytest.raises(KeyboardInterrupt):
-        fill_scores(
-            ScoreFile(str(tmp_path), {}, S, IMAGES),
-            likelihood,
-            SENTENCES,
-            blocks,
-            on_block=blocks_done.append,
-        )
-    assert blocks_done == [3]
-    file = ScoreFile(str(tmp_path), {}, S, IMAGES)
-    likelihood = CountingLikelihood(log_probs)
-    fill_scores(file, likelihood, SENTENCES, blocks, on_block=blocks_done.append)
-    assert likelihood.asked == [SENTENCES[i] for i in (1, 2, 3, 5, 6, 7)]
-    assert blocks_done == [3, 3, 2, 4]
-    assert file.has(np.arange(S))
-    np.testing.assert_array_equal(file.log_probs, log_probs[:, :IMAGES])
-    expected = np.log(np.exp(log_probs[:, IMAGES:].astype(np.float64)).mean(1))
-    np.testing.assert_allclose(file.log_marginals, expected)
 
 
 def test_images_are_ranked_for_each_sentence(log_probs):

@@ -1,20 +1,16 @@
 """Scores survive a kill at every point, and no run continues another's."""
 
-import errno
-import json
 import os
 
 import numpy as np
 import pytest
 
-from fairseq_mm.errors import UserError
 from fairseq_mm.retrieval.score_file import PairScores, ScoreFile
 
 S, N = 7, 4
 BLOCKS = [np.array([5, 0, 3]), np.array([1, 2]), np.array([6, 4])]
 LOG_PROBS = -np.arange(S * N, dtype=np.float32).reshape(S, N) - 1
 MARGINALS = -np.arange(S, dtype=np.float64) / 3
-PARTIAL = ["log_probs.partial.npy", "log_marginals.partial.npy"]
 SETTINGS = {"checkpoint": "abc", "images": 4, "sizes": (1, 2)}
 
 
@@ -62,23 +58,6 @@ def test_a_kill_before_all_files_are_there_starts_anew(tmp_path, lost):
     assert not open_file(tmp_path).has(BLOCKS[1])
 
 
-def test_scores_of_something_else_are_refused(tmp_path):
-    write(open_file(tmp_path), 1)
-    with pytest.raises(UserError, match=r"scores with checkpoint = 'abc', but this run has 'xyz'"):
-        open_file(tmp_path, checkpoint="xyz")
-    with pytest.raises(UserError, match=r"scores with seed = None, but this run has 3 "):
-        open_file(tmp_path, seed=3)
-
-
-def test_a_full_disk_is_one_line_and_no_signal(tmp_path, monkeypatch):
-    def refuse(handle, offset, length):
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr(os, "posix_fallocate", refuse)
-    with pytest.raises(UserError, match=r"log_probs.*: cannot be written \(No space left"):
-        open_file(tmp_path)
-
-
 def test_pairs_come_back_to_the_last_bit(tmp_path):
     first = PairScores(str(tmp_path), SETTINGS)
     first.append([((3, 0), -1 / 3), ((3, 7), -1e-300)])
@@ -100,16 +79,3 @@ def test_a_line_that_was_being_written_is_dropped_and_written_again(tmp_path, ke
     assert again.scores == {}
     again.append([((0, 1), -2.0)])
     assert file.path.read_bytes() == whole
-
-
-@pytest.mark.parametrize(
-    ("stored", "message"),
-    [
-        ({"scores_of": {**SETTINGS, "images": 5}}, "with images = 5, but this run has 4"),
-        ({}, "holds scores with checkpoint = None, but this run has 'abc'"),
-    ],
-)
-def test_pairs_of_something_else_are_refused(tmp_path, stored, message):
-    (tmp_path / "likelihoods.jsonl").write_text(json.dumps(stored) + "\n")
-    with pytest.raises(UserError, match=message):
-        PairScores(str(tmp_path), SETTINGS)

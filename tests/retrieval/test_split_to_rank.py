@@ -36,13 +36,6 @@ def test_sentences_belong_to_images_in_order_of_first_appearance(dataset):
     assert split.lines == [0, 1, 2, 3, 4]
 
 
-def test_the_first_images_come_with_their_sentences_alone(dataset):
-    split = SplitToRank(dataset, max_images=2)
-    assert split.images == ["b", "a\tc"]
-    assert split.lines == [0, 1, 2, 4]
-    assert split.sentences == [(5, 2), (6, 2), (7, 2), (9, 2)]
-
-
 def test_sampled_images_stand_behind_those_of_the_split(dataset):
     split = SplitToRank(dataset, sampled=["e", "b"])
     assert len(split) == 5
