@@ -22,23 +22,26 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Callable, NamedTuple, Optional
 
 import numpy as np
+from tqdm.auto import tqdm
 
 from fairseq_mm.cli import arguments, score_gain, score_inputs, score_models
 from fairseq_mm.cli.arguments import Rows, Rule, flag
 from fairseq_mm.cli.records import counted, list_first
 from fairseq_mm.cli.score_inputs import JoinedTexts, References, without_separators
+from fairseq_mm.data.caption_text import CaptionTokenizer
 from fairseq_mm.data.elapsed_time import elapsed_time
 from fairseq_mm.data.input_files import read_lines
 from fairseq_mm.data.output_file import write_file
 from fairseq_mm.data.records import Split, open_split, split_names
-from fairseq_mm.data.story_text import SEPARATOR, split_sentences
+from fairseq_mm.data.story_text import SEPARATOR, split_sentences, tokenize_story_text
 from fairseq_mm.errors import UserError
 from fairseq_mm.generation.defaults import SEED
 from fairseq_mm.metrics.bootstrap import interval, p_value, resampled
-from fairseq_mm.metrics.copying import CopiedRun, CopiedRuns
-from fairseq_mm.metrics.hypotheses import allows_unk
+from fairseq_mm.metrics.copying import CopiedRuns
+from fairseq_mm.metrics.hypotheses import Hypotheses, allows_unk
 from fairseq_mm.metrics.meteor import TASKS
 from fairseq_mm.metrics.perplexity import perplexity_rows, read_log_probabilities
+from fairseq_mm.metrics.ptb_tokenizer import ptb_tokenize
 from fairseq_mm.metrics.result_card import result_card
 from fairseq_mm.metrics.score_rows import FIRST_WORDS, Row, TokenizedItems, format_figure
 from fairseq_mm.metrics.submissions import coco_results, vist_results
@@ -55,8 +58,6 @@ METRICS = {
 # value of --constant without TEXT; an empty TEXT, as from an unset variable of a shell, differs
 MOST_FREQUENT = "\0"
 COMPARE_SAMPLES = 1000
-# more resamples take hours, and give no more digits of the interval than 10,000 resamples
-_MAX_SAMPLES = 1_000_000
 _NAMED = 5  # ids in a message
 _WIDTH = 80
 _LEAST_NOTE = 24  # columns of a note, also in a wide table
@@ -68,38 +69,14 @@ OFFICIAL_TEST_PARTS = {
 }
 
 Tokenizer = Callable[[str], list[str]]
-
-
-def load_tokenizer(name: str) -> Tokenizer:
-    """Return the function that splits a text into words; ``name`` is one of :data:`TOKENIZERS`."""
-    if name == "ptb":
-        from fairseq_mm.metrics.ptb_tokenizer import ptb_tokenize
-
-        return ptb_tokenize
-    if name == "m_rnn":
-        from fairseq_mm.data.caption_text import CaptionTokenizer
-
-        split = CaptionTokenizer("m_rnn")
-        # the rules would split <unk> at its brackets; the model generated it as one token
-        return lambda text: split(text.replace("<unk>", "unk"))
-    if name == "wp":
-        from fairseq_mm.data.story_text import tokenize_story_text
-
-        return tokenize_story_text
-    return str.split
-
-
-TOKENIZERS = ("ptb", "m_rnn", "wp", "none")
-
-
-def _coco_submission(system: JoinedTexts, split: Optional[Split]) -> str:
-    # the server has references of images that this data folder or file has not
-    texts = {**system.texts, **system.without_references}
-    return coco_results(texts, system.hypotheses.repeated)
-
-
-def _vist_submission(system: JoinedTexts, split: Any) -> str:
-    return vist_results({key: without_separators(x) for key, x in system.texts.items()}, split)
+_tokenize_m_rnn = CaptionTokenizer("m_rnn")
+TOKENIZERS: dict[str, Tokenizer] = {
+    "ptb": ptb_tokenize,
+    # the rules would split <unk> at its brackets; the model generated it as one token
+    "m_rnn": lambda text: _tokenize_m_rnn(text.replace("<unk>", "unk")),
+    "wp": tokenize_story_text,
+    "none": str.split,
+}
 
 
 class Preset(NamedTuple):
@@ -108,34 +85,26 @@ class Preset(NamedTuple):
     tokenizer: str  # name of the tokenizer, one of :data:`TOKENIZERS`
     metrics: tuple[str, ...]  # names of the metrics
     has_references: bool = True  # False if the protocol needs no references
-    submission: Any = None  # content of the file of ``--submission``
+    submission: str = ""  # challenge whose results ``--submission`` writes
 
 
 PRESETS = {
     "coco": Preset(
         "ptb",
         ("bleu", "meteor", "rouge_l", "cider", "diversity", "novelty"),
-        submission=_coco_submission,
+        submission="coco",
     ),
     # none: words are what spaces separate, as in the tables of Yu et al.
     "how2": Preset("none", ("rouge", "bleu", "meteor", "cider", "content_f1", "novel_ngrams")),
-    "m_rnn": Preset(
-        "m_rnn", ("bleu", "perplexity", "diversity", "novelty"), submission=_coco_submission
-    ),
+    "m_rnn": Preset("m_rnn", ("bleu", "perplexity", "diversity", "novelty"), submission="coco"),
     "vist": Preset(
         "ptb",
         ("meteor_vist", "meteor", "bleu", "rouge_l", "cider", "diversity", "sentences"),
-        submission=_vist_submission,
+        submission="vist",
     ),
     # a prompt has many good stories: overlap with one reference says little
     "wp": Preset("none", ("diversity", "copying"), has_references=False),
 }
-
-
-def _samples(text: str) -> int:
-    if not text.isdecimal() or int(text) > _MAX_SAMPLES:
-        raise argparse.ArgumentTypeError(f"must be 0 to {_MAX_SAMPLES:,}, but is {text!r}")
-    return int(text)
 
 
 _FILE = {"metavar": "FILE"}
@@ -165,7 +134,7 @@ _OUTPUT: Rows = {
     "--compare": ("Texts of another system, paired by item.", _FILE),
     "--bootstrap": (
         f"Resamples (default: 0; with --compare {COMPARE_SAMPLES}).",
-        {"type": _samples, "metavar": "N"},
+        {"type": arguments.natural, "metavar": "N"},
     ),
     "--per-item": ("Write the scores of each item as JSON lines.", _FILE),
     "--submission": ("Write COCO's results or VIST's stories.", _FILE),
@@ -215,7 +184,11 @@ def run(args: argparse.Namespace) -> None:
         if args.json:
             write_file(args.json, json.dumps(result, indent=2, ensure_ascii=False) + "\n")
         return
-    split = _open_split(args)
+    preset = PRESETS[args.preset]
+    split = None
+    # stories without references may be compared with training texts alone
+    if args.data and (preset.has_references or args.split in split_names(args.data)):
+        split = open_split(args.data, args.split)
     metrics, names = _select_metrics(args, split)
     samples = args.bootstrap
     if samples is None:
@@ -223,7 +196,7 @@ def run(args: argparse.Namespace) -> None:
     outputs = (args.metrics, args.json, args.per_item, args.card, args.compare)
     if args.submission and not any((*outputs, args.data, args.references)):
         texts = score_inputs.read_without_references(args.inputs, None)
-        write_file(args.submission, _coco_submission(texts, None))
+        write_file(args.submission, _format_submission(preset, texts, None))
         count = counted(len(texts.texts), "caption")
         print(f"wrote {args.submission}: {count}; nothing to score them by", file=sys.stderr)
         return
@@ -263,7 +236,7 @@ def _check(args: argparse.Namespace) -> None:
     source = None if args.references and args.data is None else texts
     args.data, args.split = score_inputs.find_source(source, args.data, args.split)
     submission = PRESETS[args.preset].submission
-    if args.submission and not (submission is _coco_submission or (submission and args.data)):
+    if args.submission and not (submission == "coco" or (submission and args.data)):
         raise UserError("--submission: needs --preset coco or m_rnn, or vist with --data.")
     if args.card == "":
         args.card = f"{texts or 'constant'}.card.json"
@@ -271,13 +244,12 @@ def _check(args: argparse.Namespace) -> None:
     arguments.check_outputs({name: getattr(args, name) for name in names})
 
 
-def _open_split(args: argparse.Namespace) -> Optional[Split]:
-    # stories without references may be compared with training texts alone
-    if args.data is None or (
-        not PRESETS[args.preset].has_references and args.split not in split_names(args.data)
-    ):
-        return None
-    return open_split(args.data, args.split)
+def _format_submission(preset: Preset, system: JoinedTexts, split: Any) -> str:
+    if preset.submission == "vist":
+        return vist_results({key: without_separators(x) for key, x in system.texts.items()}, split)
+    # the server has references of images that this data folder or file has not
+    texts = {**system.texts, **system.without_references}
+    return coco_results(texts, system.hypotheses.repeated)
 
 
 def split_metrics(text: str, known: Collection[str]) -> tuple[list[str], set[str]]:
@@ -346,7 +318,7 @@ def _score(
         raise UserError(f"{args.inputs} and {args.compare}: have no item in common.")
     if args.submission:
         # before the metrics, which may take minutes or fail: the file does not need scores
-        write_file(args.submission, preset.submission(systems[0], split))
+        write_file(args.submission, _format_submission(preset, systems[0], split))
     reference_texts = [] if references is None else [references.texts[key] for key in ids]
     tokenizer = args.tokenizer or preset.tokenizer
     with elapsed_time("tokenize") as show:
@@ -364,7 +336,7 @@ def _score(
             show=show,
             models=models,
             training=_open_training(args) if "copying" in metrics else None,
-            **_read_shared(args, split, metrics, ids, load_tokenizer(tokenizer)),
+            **_read_shared(args, split, metrics, ids, TOKENIZERS[tokenizer]),
         )
     tables = [[row for row in rows if row.name in figures] for _, rows in scored]
     for row in tables[0]:
@@ -386,11 +358,8 @@ def _score(
     return tables[0], ids
 
 
-class Training(NamedTuple):
-    """Path and lines of the training texts."""
-
-    path: str
-    lines: Iterable[str]
+# path and lines of training texts
+Training = tuple[str, Iterable[str]]
 
 
 def score_systems(
@@ -418,7 +387,7 @@ def score_systems(
         training: Texts that the metric ``copying`` searches.
         **shared: Fields of :class:`.TokenizedItems` that the systems share.
     """
-    split_words = load_tokenizer(tokenizer)
+    split_words = TOKENIZERS[tokenizer]
     # a separator is no word: it would count as a match in every metric of n-grams
     systems_plain = [list(map(without_separators, texts)) for texts in systems]
     references = [list(map(without_separators, texts)) for texts in references]
@@ -426,8 +395,13 @@ def score_systems(
     tokens = [list(map(split_words, texts)) for texts in systems_plain]
     runs: Sequence[Any] = [None] * len(systems)
     if training is not None:
+        path, lines = training
         # all systems in one search: WritingPrompts' training text is read once, for minutes
-        runs, shared["training_words"] = _copied_runs(tokens, training)
+        search = CopiedRuns([words for stories in tokens for words in stories])
+        search.read(tqdm(lines, "training text", unit=" texts", leave=False, disable=None), path)
+        found = iter(search.results())
+        runs = [[next(found) for _ in stories] for stories in tokens]
+        shared["training_words"] = search.words_read
     results = []
     for i, texts in enumerate(systems):
         items = TokenizedItems(
@@ -463,25 +437,11 @@ def _split_stories(texts: Sequence[str], tokenize: Tokenizer) -> Optional[list[l
 def _open_training(args: argparse.Namespace) -> Optional[Training]:
     """Open ``--training-text``, or else the training split; None if there is neither."""
     if args.training_text is not None:
-        return Training(args.training_text, (line for _, line in read_lines(args.training_text)))
+        return args.training_text, (line for _, line in read_lines(args.training_text))
     if args.data is None or "train" not in split_names(args.data):
         return None
     split = open_split(args.data, "train")
-    return Training(split.path, map(" ".join, split.iterate_tokens()))
-
-
-def _copied_runs(
-    systems: Sequence[Sequence[list[str]]], training: Training
-) -> tuple[list[list[CopiedRun]], int]:
-    """Return the longest run of words that each story of each system copies from the training text,
-    and the number of words of this text."""
-    from tqdm.auto import tqdm
-
-    search = CopiedRuns([words for stories in systems for words in stories])
-    with tqdm(training.lines, "training text", unit=" texts", leave=False, disable=None) as lines:
-        search.read(lines, training.path)
-    runs = iter(search.results())
-    return [[next(runs) for _ in stories] for stories in systems], search.words_read
+    return split.path, map(" ".join, split.iterate_tokens())
 
 
 def _read_shared(
@@ -499,7 +459,7 @@ def _read_shared(
         shared["first_words"] = args.first_words
     training = _open_training(args) if "novelty" in metrics else None
     if training is not None:
-        lines = [without_separators(line) for line in training.lines if line.strip()]
+        lines = [without_separators(line) for line in training[1] if line.strip()]
         shared["training_texts"] = list(map(split_words, lines)) or None
     if "sentences" in metrics and split is not None:
         # stories that people wrote, whose scores are shown for comparison
@@ -535,7 +495,9 @@ def _read_systems(
         text = args.constant
         if text == MOST_FREQUENT:
             text = score_inputs.most_frequent_text(open_split(args.data, "train"))
-        systems.insert(0, score_inputs.constant_texts(text, items))
+        texts = dict.fromkeys(items, text)
+        constant = JoinedTexts(f"every text is {text!r}", Hypotheses(texts, "constant"), texts)
+        systems.insert(0, constant)
     return references, systems
 
 
@@ -589,7 +551,7 @@ def _make_card(
     }
     training = _open_training(args) if {"novelty", "copying"} & {*metrics} else None
     if training is not None:
-        files["training_text"] = training.path
+        files["training_text"] = training[0]
     return result_card(
         command=shlex.join(["fairseq-mm", *sys.argv[1:]]),
         files=files,

@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
-from typing import Any, Callable, Optional
+from typing import Callable, Optional
 
 from fairseq_mm.data.indexed_oov import restore_oov_words
 from fairseq_mm.data.input_files import parse_json, read_json, read_lines, read_objects
@@ -230,17 +230,6 @@ def join_texts(path: str, references: References) -> JoinedTexts:
     )
 
 
-# not a list: fairseq-generate's output of a part of a split has numbers beyond its own length
-class _LineNumbers(Sequence[str]):
-    """Endless sequence whose element i is ``str(i)``."""
-
-    def __len__(self) -> int:
-        return sys.maxsize
-
-    def __getitem__(self, number: Any) -> Any:
-        return str(number)
-
-
 def read_without_references(path: str, split: Optional[Split]) -> JoinedTexts:
     """Read the texts of a system that is scored without references.
 
@@ -252,15 +241,9 @@ def read_without_references(path: str, split: Optional[Split]) -> JoinedTexts:
     has_ids = all("\t" in line for line in lines)
     ids = [line.split("\t")[0] if has_ids else str(i) for i, line in enumerate(lines)]
     name = None if split is None else split.name
-    read = read_hypotheses(path, item_ids=ids, visual_ids=_LineNumbers(), split=name)
+    read = read_hypotheses(path, item_ids=ids, visual_ids=range(sys.maxsize), split=name)
     not_compared = None if split is None else check_generated_for(path, read.output, split)
     return JoinedTexts(path, read, read.texts, not_compared=not_compared)
-
-
-def constant_texts(text: str, items: Sequence[str]) -> JoinedTexts:
-    """Return the texts of an imaginary system that generates the same text for every item."""
-    texts = dict.fromkeys(items, text)
-    return JoinedTexts(f"every text is {text!r}", Hypotheses(texts, "constant"), texts)
 
 
 def most_frequent_text(split: Split) -> str:

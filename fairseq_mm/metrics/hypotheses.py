@@ -124,7 +124,7 @@ def read_hypotheses(
     path: str,
     *,
     item_ids: Sequence[str],
-    visual_ids: Optional[Sequence[str]] = None,
+    visual_ids: Optional[Sequence[Any]] = None,
     split: Optional[str] = None,
 ) -> Hypotheses:
     """Read a file of generated texts.
@@ -190,7 +190,7 @@ def _read_jsonl(path: str, text: str) -> Hypotheses:
 
 
 def _read_generated(
-    path: str, text: str, visual_ids: Optional[Sequence[str]], split: Optional[str]
+    path: str, text: str, visual_ids: Optional[Sequence[Any]], split: Optional[str]
 ) -> Hypotheses:
     output = parse_generated(path, text)
     # its H- lines are the references: every metric would be perfect
@@ -221,7 +221,7 @@ def _read_generated(
     # an n-best list has equally many texts for every line; more texts of a line are repetitions
     n_best = min(map(len, lines.values()), default=0)
     for number in sorted(lines):
-        texts, key = lines[number], visual_ids[number]
+        texts, key = lines[number], str(visual_ids[number])
         if key in hypotheses.texts:  # a later line of the same item
             hypotheses.unused += len(texts)
             continue
@@ -231,7 +231,7 @@ def _read_generated(
         if len(texts) > n_best:
             hypotheses.repeated.append(key)
     if output.cut_short is not None and output.cut_short < len(visual_ids):
-        key = visual_ids[output.cut_short]
+        key = str(visual_ids[output.cut_short])
         if key not in hypotheses.texts:  # no earlier line of the item is scored
             hypotheses.cut_short.append(key)
     if output.repeats_targets():
@@ -256,7 +256,7 @@ def _begin_with_ids(path: str, lines: Sequence[str], item_ids: Sequence[str]) ->
 
 
 def _read_plain(
-    path: str, lines: list[str], item_ids: Sequence[str], visual_ids: Optional[Sequence[str]]
+    path: str, lines: list[str], item_ids: Sequence[str], visual_ids: Optional[Sequence[Any]]
 ) -> Hypotheses:
     if _begin_with_ids(path, lines, item_ids):
         pairs = [(key, text) for key, text, *_ in (line.split("\t") for line in lines)]
