@@ -20,18 +20,32 @@ import shlex
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Optional
+from typing import Any, NamedTuple, Optional
+
+from tqdm.auto import tqdm
 
 from fairseq_mm.cli import arguments
 from fairseq_mm.cli.arguments import REPEATED, Rows
 from fairseq_mm.cli.records import counted
+from fairseq_mm.cli.score import compare, print_problems, score_systems, split_metrics
+from fairseq_mm.cli.score_inputs import (
+    References,
+    find_source,
+    join_texts,
+    read_score_references,
+    without_separators,
+)
+from fairseq_mm.data.elapsed_time import elapsed_time
+from fairseq_mm.data.input_files import read_objects
+from fairseq_mm.data.records import open_split
 from fairseq_mm.errors import UserError
 from fairseq_mm.generation.defaults import SEED
-
-if TYPE_CHECKING:
-    from fairseq_mm.cli.score_inputs import References
-    from fairseq_mm.report.html_page import Section
-    from fairseq_mm.report.item_gallery import Item
+from fairseq_mm.metrics.hypotheses import allows_unk
+from fairseq_mm.metrics.result_card import result_card
+from fairseq_mm.metrics.score_rows import format_figure
+from fairseq_mm.report.html_page import Section, render_page, section, write_page
+from fairseq_mm.report.item_gallery import Item, ItemText, gallery_section
+from fairseq_mm.report.thumbnails import Thumbnails
 
 # the others need transcripts, training texts or sentences, and score computes them
 METRICS = (
@@ -112,12 +126,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    from fairseq_mm.cli.score import split_metrics
-    from fairseq_mm.cli.score_inputs import find_source, read_score_references
-    from fairseq_mm.data.records import open_split
-    from fairseq_mm.report.html_page import render_page, write_page
-    from fairseq_mm.report.item_gallery import gallery_section
-
     # before texts are scored and images are read, which takes minutes
     arguments.check_writable("--output", str(args.output))
     if len(args.hypotheses) > 1:
@@ -138,7 +146,9 @@ def run(args: argparse.Namespace) -> None:
             f"({args.bootstrap:,} samples, seed {args.seed}); those without 0 are bold. Of twenty "
             "differences that are 0 in truth, one is bold on average."
         )
-        sections.append(scores_section(lines, names, resampling=note if names[1:] else ""))
+        values = {"lines": lines, "systems": names, "number": format_figure}
+        values["resampling"] = note if names[1:] else ""
+        sections.append(section("Scores", "system_scores.html", **values))
     read_scores(args.scores, systems[0], references)
     items, missing = _make_items(args, references.texts, systems)
     total = len(references.texts)
@@ -155,11 +165,8 @@ def run(args: argparse.Namespace) -> None:
     )
 
 
-def read_systems(args: argparse.Namespace, references: "References") -> list[System]:
+def read_systems(args: argparse.Namespace, references: References) -> list[System]:
     """Read the files of ``--hypotheses``; problems of the texts are printed on stderr."""
-    from fairseq_mm.cli.score import print_problems
-    from fairseq_mm.cli.score_inputs import join_texts
-
     paths = args.hypotheses
     names = args.name or ([""] if len(paths) == 1 else [Path(path).stem for path in paths])
     if not args.name and len(set(names)) < len(names):
@@ -185,16 +192,12 @@ def read_systems(args: argparse.Namespace, references: "References") -> list[Sys
 
 
 def compute_scores(
-    args: argparse.Namespace, systems: Sequence[System], references: "References"
+    args: argparse.Namespace, systems: Sequence[System], references: References
 ) -> list[ScoreLine]:
     """Compute the scores of all systems, and their differences from the first system.
 
     The scores of single items are added to ``System.scores``.
     """
-    from fairseq_mm.cli.score import compare, score_systems, split_metrics
-    from fairseq_mm.data.elapsed_time import elapsed_time
-    from fairseq_mm.metrics.hypotheses import allows_unk
-
     metrics, figures = split_metrics(args.metrics, METRICS)
     ids = list(systems[0].texts)
     with elapsed_time("scores") as show:
@@ -229,21 +232,8 @@ def compute_scores(
     return lines
 
 
-def scores_section(
-    lines: Sequence[ScoreLine], systems: Sequence[str], *, resampling: str = ""
-) -> "Section":
-    """Return the page section with all scores; ``resampling`` says how intervals were computed."""
-    from fairseq_mm.metrics.score_rows import format_figure
-    from fairseq_mm.report.html_page import section
-
-    values = {"lines": lines, "systems": systems, "number": format_figure}
-    return section("Scores", "system_scores.html", resampling=resampling, **values)
-
-
-def read_scores(paths: Sequence[Path], system: System, references: "References") -> None:
+def read_scores(paths: Sequence[Path], system: System, references: References) -> None:
     """Read the files of ``--scores`` into ``System.scores``."""
-    from fairseq_mm.data.input_files import read_objects
-
     for path in paths:
         for where, record in read_objects(path):
             key = str(record.pop("id", None))
@@ -258,11 +248,8 @@ def read_scores(paths: Sequence[Path], system: System, references: "References")
             system.scores.setdefault(key, {}).update(numbers)
 
 
-def card_section(systems: Sequence[System], references: "References") -> "Section":
+def card_section(systems: Sequence[System], references: References) -> Section:
     """Return the section about the run: command, hashes of files, decoding settings, versions."""
-    from fairseq_mm.metrics.result_card import result_card
-    from fairseq_mm.report.html_page import section
-
     files: dict[str, Optional[str]] = {
         f"hypotheses {system.name}".rstrip(): system.path for system in systems
     }
@@ -284,14 +271,8 @@ def card_section(systems: Sequence[System], references: "References") -> "Sectio
 
 def _make_items(
     args: argparse.Namespace, references: dict[str, list[str]], systems: Sequence[System]
-) -> "tuple[list[Item], list[str]]":
+) -> tuple[list[Item], list[str]]:
     """Return the items of the page, and the ids of images that the folders do not have."""
-    from tqdm.auto import tqdm
-
-    from fairseq_mm.cli.score_inputs import without_separators
-    from fairseq_mm.report.item_gallery import Item, ItemText
-    from fairseq_mm.report.thumbnails import Thumbnails
-
     thumbnails = Thumbnails(args.images, _SIDE)
     items, missing = [], []
     keys = list(references)[: args.limit]
