@@ -7,8 +7,8 @@ import torch
 from hub_server import TOKEN
 
 import fairseq_mm
+from fairseq_mm.cli.push import push_folder
 from fairseq_mm.errors import UserError
-from fairseq_mm.hub.push import push_folder
 
 NAME = "alice/story"
 
