@@ -98,6 +98,7 @@ class Counts(NamedTuple):
     truncated: int
 
 
+@likelihood.restores_threads
 def run(args: argparse.Namespace) -> None:
     arguments.check_outputs({"json": args.json})
     register_quietly()
