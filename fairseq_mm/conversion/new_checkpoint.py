@@ -12,6 +12,7 @@ from fairseq import options
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from fairseq.models import ARCH_CONFIG_REGISTRY
 from omegaconf import OmegaConf
+from omegaconf.basecontainer import BaseContainer
 from torch import Tensor
 
 from fairseq_mm.data.output_file import library_errors, partial_path
@@ -31,9 +32,25 @@ def checkpoint_state(arguments: Sequence[str], weights: Mapping[str, Tensor]) ->
     with warnings.catch_warnings():  # hydra warns of fairseq's way of calling it
         warnings.simplefilter("ignore")
         cfg = convert_namespace_to_omegaconf(args)
-    # models without a dataclass read their options from a Namespace, which to_container keeps
-    plain: Any = OmegaConf.to_container(cfg, resolve=True, enum_to_str=True)
-    return checkpoint_of_config(plain, weights, optimizer="FairseqAdam")
+    # models without a dataclass read their options from a Namespace, which stays one
+    return checkpoint_of_config(resolve_config(cfg, arguments[0]), weights, optimizer="FairseqAdam")
+
+
+def resolve_config(cfg: Any, path: str) -> dict[str, Any]:
+    """Return a config, which ``path`` names in messages, as a dictionary without references.
+
+    References to other options are resolved. Functions of OmegaConf are not called: a checkpoint
+    from elsewhere could write an environment variable, ``${oc.env:HF_TOKEN}``, into a folder that
+    is shared.
+    """
+    functions = dict(BaseContainer._resolvers)
+    BaseContainer._resolvers.clear()
+    try:
+        with file_errors(path, "its options cannot be written"):
+            plain: Any = OmegaConf.to_container(cfg, resolve=True, enum_to_str=True)
+            return plain
+    finally:
+        BaseContainer._resolvers.update(functions)
 
 
 def checkpoint_of_config(

@@ -18,7 +18,11 @@ from omegaconf import OmegaConf
 from torch import Tensor
 
 from fairseq_mm.conversion.foreign_checkpoint import checkpoint_config
-from fairseq_mm.conversion.new_checkpoint import checkpoint_of_config, config_defaults
+from fairseq_mm.conversion.new_checkpoint import (
+    checkpoint_of_config,
+    config_defaults,
+    resolve_config,
+)
 from fairseq_mm.data.binarised_text import load_dictionary
 from fairseq_mm.errors import UserError, file_errors
 from fairseq_mm.models._fairseq_stories import (
@@ -303,9 +307,8 @@ def _state(
         **{name: x for name, x in options.items() if name.endswith("_positions")},
     }
     # references such as ${common.seed} can be resolved only in the whole config
-    resolved: Any = OmegaConf.to_container(OmegaConf.create(cfg), resolve=True)
     return checkpoint_of_config(
-        resolved,
+        resolve_config(OmegaConf.create(cfg), checkpoint.path),
         weights,
         optimizer="FairseqNAG",
         num_updates=checkpoint.num_updates,

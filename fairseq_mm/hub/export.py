@@ -16,7 +16,11 @@ from torch import Tensor
 from fairseq_mm import __version__
 from fairseq_mm.compat.image_network import NETWORK_PREFIX, has_network
 from fairseq_mm.compat.model_folders import is_model_folder, load_model_folder
-from fairseq_mm.conversion.new_checkpoint import checkpoint_of_config, save_checkpoint
+from fairseq_mm.conversion.new_checkpoint import (
+    checkpoint_of_config,
+    resolve_config,
+    save_checkpoint,
+)
 from fairseq_mm.conversion.output_folder import check_output, output_folder
 from fairseq_mm.data.input_files import compute_sha256
 from fairseq_mm.data.model_folder import (
@@ -109,9 +113,7 @@ def _plain_options(checkpoint: Checkpoint) -> dict[str, Any]:
     with file_errors(checkpoint.path, "cannot be exported"):
         for name in ("model", "task"):
             # resolved: options may refer to sections that the folder does not have
-            values: Any = OmegaConf.to_container(
-                checkpoint.cfg[name], resolve=True, enum_to_str=True
-            )
+            values = resolve_config(checkpoint.cfg[name], checkpoint.path)
             plain[f"{name}_options"] = {key: x for key, x in values.items() if key != "_name"}
         plain["task_state"] = dict(checkpoint.task_state)
         for name, options in plain.items():
@@ -203,7 +205,7 @@ def write_average(checkpoints: Sequence[Checkpoint], output: str) -> None:
         if x.is_floating_point():
             total: Any = sum(one.weights[name].float() for one in checkpoints)
             means[name] = (total / len(checkpoints)).to(x.dtype)
-    cfg: Any = OmegaConf.to_container(first.cfg, resolve=True, enum_to_str=True)
+    cfg = resolve_config(first.cfg, first.path)
     _save(output, cfg, means, first.num_updates, first.task_state)
 
 
@@ -237,7 +239,7 @@ def separate_network(checkpoint: Checkpoint, output: str) -> str:
     for name, value in checkpoint.weights.items():
         is_network = name.startswith(NETWORK_PREFIX)
         (network if is_network else weights)[name.removeprefix(NETWORK_PREFIX)] = value
-    cfg: Any = OmegaConf.to_container(checkpoint.cfg, resolve=True, enum_to_str=True)
+    cfg = resolve_config(checkpoint.cfg, checkpoint.path)
     for name in PhotoOptions.__dataclass_fields__:
         cfg["task"].pop(name, None)
     file = f"{checkpoint.extractor['extractor']}.pt"

@@ -65,6 +65,9 @@ def test_paths_of_this_machine_are_shortened(checkpoint, tmp_path):
         (lambda cfg: cfg["model"].update(x=float("inf")), r"model_options\.x. must be plain JSON"),
         (lambda cfg: cfg["task"].update(x="\ud800"), r"task_options\.x. must be plain JSON"),
         (lambda cfg: cfg["task"].update(x=["${nowhere}"]), r"a\.pt: .*nowhere"),
+        # environment variables would be shared
+        (lambda cfg: cfg["task"].update(x="${oc.env:HOME}"), r"a\.pt: its options .*oc\.env"),
+        (lambda cfg: cfg["model"].update(x="oc.env", y="${${x}:HOME}"), r"a\.pt: its options"),
     ],
 )
 def test_options_that_are_not_plain_json_are_refused(checkpoint, tmp_path, change, message):
