@@ -86,8 +86,8 @@ _TRAIN = (
 
 
 class Converted(NamedTuple):
-    """What is printed of a conversion: what was read, assumptions and omissions, what was written,
-    and commands or options for its use."""
+    """Report on a conversion: the source, assumptions and omissions, the files that were written,
+    and commands or options for their use."""
 
     read: str
     notes: list[str]

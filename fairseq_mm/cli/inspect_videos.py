@@ -166,7 +166,7 @@ def video_times(video: MediaFile, num_rows: int, attributes: Mapping[str, Any]) 
     count = min(MAX_THUMBNAILS, num_rows)
     # the middle of each thumbnail's part, in frames (of the store's frame rate) from the beginning
     middles = [stride * num_rows * (i + 0.5) / count for i in range(count)]
-    # pages show what there is, also of videos that were damaged since
+    # pages show the readable frames, even if the video was damaged after the extraction
     reader = VideoReader(video, keep_damaged=True)
     thumbnails: list[str] = []
     last_frame = None

@@ -356,7 +356,7 @@ def _run(argv: list[str]) -> int:
         print(f"fairseq-mm {chosen}: {error}", file=sys.stderr)
         return EXIT_STATUS
     except BrokenPipeError:
-        # the reader has what it wanted, as in `fairseq-mm store ... | head`
+        # the reader of the pipe has ended, as in `fairseq-mm store ... | head`
         _drop_output()
         return 0
     except OSError as error:

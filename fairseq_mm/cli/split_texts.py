@@ -196,7 +196,8 @@ class StoryTexts(SplitTexts):
         return {name: first[name] for name in names}
 
     def find_own_line(self, line: int, first: int) -> int:
-        """Return the line whose condition is that of ``line``; ``first`` is the first such line."""
+        """Return the line from which the condition of ``line`` is read; ``first`` is the first line
+        with an equal condition."""
         return first
 
 

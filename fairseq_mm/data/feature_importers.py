@@ -116,7 +116,7 @@ def import_features(
         dtype=dtype,
         attributes={"imported_from": source.name, **attributes},
         overwrite=overwrite,
-        # continuing would read the source as a whole, too, to compare what is there with it
+        # to continue, the whole source would be read again and compared with the store
         resume=False,
     ) as writer:
         try:

@@ -258,7 +258,7 @@ class FeatureStoreWriter:
             with file_errors(self.path, "cannot be written", OSError):
                 self._write_store(self._file("store"))
                 os.replace(self._file("store"), self.path)
-                # the journal first: what is left after a kill is then no run to be continued
+                # the journal first: after a kill, the rest is then not taken for an unfinished run
                 os.remove(self._file("journal"))
                 shutil.rmtree(self.partial_path)
         finally:

@@ -62,7 +62,7 @@ def _are_files(value: Any) -> bool:
     )
 
 
-# fields of config.json, of which those with ? may be null; what they must be, and its test
+# (fields of config.json, which may be null if they end with ?; their type in words; its test)
 _FIELDS = (
     (
         ("architecture", "task", "plugin?"),

@@ -26,7 +26,7 @@ def output_file(path: Union[str, os.PathLike], *, errors: str = "strict") -> Ite
         # os.replace would put a regular file in the place of a device or a pipe
         is_special = os.path.exists(path) and not os.path.isfile(path) and not os.path.isdir(path)
         # /dev/stdout can be a regular file that the shell opened with > or >>: opened with "w", it
-        # would lose what was printed before
+        # would lose earlier output
         if is_special or os.path.abspath(path).startswith(("/dev/", "/proc/")):
             with open(path, "a", encoding="utf-8", errors=errors) as file:
                 yield file

@@ -176,5 +176,5 @@ def freeze_layers_before(network: TrainedNetwork, first: str) -> None:
 
 
 def get_torchvision_weights(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return the state dict of torchvision's network from the one of a :class:`TrainedNetwork`."""
+    """Convert the state dict of a :class:`TrainedNetwork` to one of torchvision's network."""
     return {name.removeprefix(LAYERS_PREFIX): value.float() for name, value in weights.items()}

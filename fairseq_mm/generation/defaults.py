@@ -70,7 +70,7 @@ UTILITIES = ("bleu", "rouge_l", "meteor", "cider")
 SEED = 1
 # types of the weights of linear layers that generation can use on a CPU
 WEIGHTS_DTYPES = ("float32", "bfloat16", "int8")
-# number of sampled texts per input, by default, and of those that minimum Bayes risk chooses from
+# default numbers of sampled texts per input: to return, and for minimum Bayes risk to choose from
 SAMPLING_BEAM = 1
 MBR_BEAM = 16
 

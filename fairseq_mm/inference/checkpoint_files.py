@@ -198,7 +198,7 @@ def named_hub_errors(name: str, token: Optional[str], *, unless: str = "") -> It
         raise UserError(f"{name}: {_explain(error, token, unless)}") from None
 
 
-# error of huggingface_hub -> what it says of a model; the first that fits
+# class name of an error of huggingface_hub -> message about a model; the first match counts
 _HUB_ERRORS = {
     "GatedRepoError": "is gated on {host}: ask for access there, and log in {log_in}.",
     "RepositoryNotFoundError": "{unless}there is no such model on {host}; a private model needs a "

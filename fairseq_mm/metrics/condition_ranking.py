@@ -198,8 +198,8 @@ def rank_prompts(
     samples: int = 2000,
     seed: int = 1,
 ) -> PromptRanking:
-    """Compute the prompt ranking accuracy of one system; the arrays are those of
-    :func:`draw_credits`, ``samples`` and ``seed`` those of the bootstrap."""
+    """Compute the prompt ranking accuracy of one system, with the arrays of :func:`draw_credits`;
+    ``samples`` and ``seed`` are for the bootstrap."""
     draws, stories, K = distractors.shape
     credit = draw_credits(scores, true, distractors)
     generator = np.random.default_rng(seed)

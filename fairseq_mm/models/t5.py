@@ -73,7 +73,7 @@ class T5Config(FairseqDataclass):
     relative_buckets: int = option(
         32,
         "Number of buckets (ranges of distances between tokens) with a learned bias.",
-        # half of them serve each direction, and half of each hold one distance each
+        # each direction has half of the buckets, and half of these hold a single distance each
         least=4,
         multiple=4,
     )

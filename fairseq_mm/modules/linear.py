@@ -20,8 +20,8 @@ from fairseq_mm.modules.packed_weights import is_autocast_on_cpu, packed_linear
 _DILATION = 2
 # PyTorch uses oneDNN for a single image with more elements than this
 _MANY_NUMBERS = 20480
-# With fewer multiplications, a convolution costs more than it gains: its forward and backward pass
-# take .3 ms longer than those of F.linear for 640 vectors and 64 x 64 weights.
+# With fewer multiplications, a convolution costs more than it gains: for 640 vectors and 64 x 64
+# weights, its forward and backward pass take .3 ms longer than with F.linear.
 _MANY_PRODUCTS = 2**24
 # Without gradients, fewer vectors than this are a decoding step. oneDNN would reorder the weights
 # at each call, which costs more than it gains for so few vectors.

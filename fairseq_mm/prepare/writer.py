@@ -182,7 +182,7 @@ class FolderWriter:
         return record
 
     def finish_split(self, counts: dict[str, int]) -> None:
-        """Add to ``counts`` what is known only after all examples of a split."""
+        """Add counts that are known only after all examples of a split."""
 
     def finish_text(self, folder: Path, known: set[str], counts: dict[str, dict[str, int]]) -> None:
         """Change the text of all splits in ``folder`` before it is binarised; ``known`` are the

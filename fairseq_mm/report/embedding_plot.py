@@ -35,8 +35,8 @@ class PlotPoint(NamedTuple):
 
 def plot_section(points: Sequence[PlotPoint], variance_shares: np.ndarray) -> Section:
     """Return a page section with a plot of words as labelled dots and of images as thumbnails; an
-    image without a thumbnail is a dot whose label appears on hover. ``variance_shares`` are those
-    of the two axes, 0 to 1."""
+    image without a thumbnail is a dot whose label appears on hover. ``variance_shares``
+    has each axis's share of the variance, 0 to 1."""
 
     def plot(axes: Any) -> Titles:
         axes.axhline(0, color=COLORS["line"], zorder=0)

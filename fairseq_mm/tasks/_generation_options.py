@@ -116,7 +116,7 @@ def explain_failed_search(
 ) -> None:
     """Raise UserError if the reason is known for which fairseq's search failed."""
     problem = ""
-    # weights are checked only now, because it reads all of them
+    # only now, because this check reads all weights
     weights = (weight for model in models for weight in model.parameters())
     if "min_len" in str(error):
         problem = (

@@ -362,7 +362,7 @@ class GenerationTask(GeneratesText, FairseqTask):
         prefix_tokens: Optional[Tensor] = None,
         constraints: Optional[Any] = None,
     ) -> list[list[dict[str, Any]]]:
-        """Generate the texts of a batch; the default prefix is that of :meth:`get_prefix`."""
+        """Generate the texts of a batch; by default with the prefix of :meth:`get_prefix`."""
         if prefix_tokens is None:
             prefix_tokens = self.get_prefix(sample)
         if "id" not in sample:  # fairseq-interactive builds its batches without the dataset
