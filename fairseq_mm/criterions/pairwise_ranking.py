@@ -28,7 +28,9 @@ Differs from Kiros et al.:
 
 import logging
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Optional, Union
 
 import torch
@@ -199,7 +201,8 @@ class PairwiseRankingCriterion(FairseqCriterion):
             name = "id" if self.same_image_negatives else "item"
             is_negative = sample[name][:, None] != extra[name]
             candidates = {"all_images": all_images, "all_sentences": all_sentences}
-            result = self._compute_loss(images, sentences, is_negative, "sum", candidates)
+            loss = self._loss_function("sum")
+            result = loss(images, sentences, is_negative, **candidates)
         else:
             result = self._rank_in_batch(model, sample, negatives, is_dummy)
         if model.training and not is_dummy:
@@ -230,22 +233,10 @@ class PairwiseRankingCriterion(FairseqCriterion):
         """Number of extra pairs that the dataset must add to each training batch as negatives."""
         return self.num_negatives if self.negatives == "random" else 0
 
-    def _compute_loss(
-        self,
-        images: Tensor,
-        sentences: Tensor,
-        is_negative: Tensor,
-        negatives: str,
-        candidates: dict[str, Tensor],
-    ) -> RankingLoss:
+    def _loss_function(self, negatives: str) -> Callable[..., RankingLoss]:
         if self.loss == "info_nce":
-            temperature = self.get_temperature()
-            return info_nce_loss(
-                images, sentences, is_negative, temperature=temperature, **candidates
-            )
-        return pairwise_ranking_loss(
-            images, sentences, is_negative, margin=self.margin, negatives=negatives, **candidates
-        )
+            return partial(info_nce_loss, temperature=self.get_temperature())
+        return partial(pairwise_ranking_loss, margin=self.margin, negatives=negatives)
 
     def get_temperature(self) -> Union[float, Tensor]:
         """Return the temperature: a number, or a float32 scalar tensor if it is trained."""
@@ -275,17 +266,16 @@ class PairwiseRankingCriterion(FairseqCriterion):
                 return RankingLoss(zero, zero.detach())
             start = places.start
         if self.same_image_negatives:
-            is_negative = torch.ones(
-                len(items), len(all_items), dtype=torch.bool, device=items.device
-            )
-            rows = torch.arange(len(items), device=items.device)
-            # Only the pair itself: in the released code other sentences of its image are negatives.
-            is_negative[rows, rows + start] = False
+            # All but the pair itself: in the released code other sentences of its image are
+            # negatives.
+            pairs = torch.arange(len(all_items), device=items.device)
+            is_negative = pairs[start : start + len(items), None] != pairs
         else:
             # Sentences of the same image describe it, too, so they are no negatives.
             is_negative = items[:, None] != all_items
         candidates = {"all_images": all_images, "all_sentences": all_sentences}
-        return self._compute_loss(images, sentences, is_negative, negatives, candidates)
+        loss = self._loss_function(negatives)
+        return loss(images, sentences, is_negative, **candidates)
 
     @classmethod
     def reduce_metrics(cls, logging_outputs: list[dict[str, Any]]) -> None:
