@@ -30,9 +30,6 @@ def defer_configs(config_store: Any) -> None:
     store = config_store.store
     waiting: list[tuple[tuple[Any, ...], dict[str, Any]]] = []
 
-    def store_later(self: Any, *args: Any, **kwargs: Any) -> None:
-        waiting.append((args, kwargs))
-
     is_storing = False
 
     def read(self: Any) -> Any:
@@ -52,7 +49,7 @@ def defer_configs(config_store: Any) -> None:
     def write(self: Any, value: Any) -> None:
         self.__dict__["repo"] = value
 
-    config_store.store = store_later
+    config_store.store = lambda self, *args, **kwargs: waiting.append((args, kwargs))
     # every method of the class that looks for a config reads this attribute
     config_store.repo = property(read, write)
 

@@ -87,11 +87,7 @@ def repair_index_of_fasta() -> None:
     from fairseq.data.fasta_dataset import FastaDataset
 
     original = FastaDataset._build_index
-
-    def build_index(self: Any, path: str) -> Any:
-        return original(self, shlex.quote(path))
-
-    FastaDataset._build_index = build_index
+    FastaDataset._build_index = lambda self, path: original(self, shlex.quote(path))
 
 
 def attention_keeps_beam_size() -> bool:

@@ -36,9 +36,9 @@ from fairseq_mm.inference.checkpoint_files import (
 )
 from fairseq_mm.models._provenance import (
     STATE_KEY,
-    are_same_subwords,
     decode_provenance,
     list_words,
+    subwords_fingerprint,
 )
 from fairseq_mm.models._vg_bart_parts import share_beams
 from fairseq_mm.tasks.hierarchical_story import HierarchicalStoryTask
@@ -355,7 +355,7 @@ class Checkpoint:
             != (self.task_class, self.kind, self.reads_structure),
             "dictionary": ours["words"] != theirs["words"],
             "source dictionary": ours.get("source_words") != theirs.get("source_words"),
-            "subwords": not are_same_subwords(self.subwords, other.subwords),
+            "subwords": len({subwords_fingerprint(x.subwords) for x in (self, other)}) > 1,
             "features": features[0] != features[1],
         }
         for name, is_other in differences.items():

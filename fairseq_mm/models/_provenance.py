@@ -152,7 +152,7 @@ class Provenance(nn.Module):
         if split_by and self.subwords:
             remedy = ": prepare it with the checkpoint's"
             names = (
-                f"subwords of kind {x.get('kind')!r} (fingerprint {_subwords_fingerprint(x)})"
+                f"subwords of kind {x.get('kind')!r} (fingerprint {subwords_fingerprint(x)})"
                 for x in (split_by, self.subwords)
             )
             compared.append((*names, "the data folder has", remedy))
@@ -188,16 +188,13 @@ def _dictionary_error(saved: list[str], current: list[str], name: str) -> UserEr
     )
 
 
-def are_same_subwords(one: Optional[dict[str, Any]], other: Optional[dict[str, Any]]) -> bool:
-    """Return True if two states describe the same subword model; None is no subword model."""
-    return _subwords_fingerprint(one or {}) == _subwords_fingerprint(other or {})
-
-
 def _name_dim(dim: int) -> str:
     return f"{dim}-dimensional features" if dim else "no features"
 
 
-def _subwords_fingerprint(content: dict[str, Any]) -> str:
+def subwords_fingerprint(state: Optional[dict[str, Any]]) -> str:
+    """Return a hash of a subword model's state; None is no subword model."""
+    content = state or {}
     return content.get("fingerprint") or fingerprint([json.dumps(content, sort_keys=True)])
 
 

@@ -99,12 +99,6 @@ def _multiplies_integers_exactly() -> bool:
     return bool((sums == 64 * 127 * (255 - _ZERO_POINT)).all())
 
 
-def _packs_bfloat16() -> bool:
-    """Return True if oneDNN packs bfloat16 on this processor: with AVX-512 or avx_ne_convert."""
-    is_supported = getattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", None)
-    return is_supported is None or bool(is_supported())
-
-
 def is_autocast_on_cpu() -> bool:
     # A step of a story calls this 60 times; is_autocast_cpu_enabled takes four times as long.
     return torch.is_autocast_enabled("cpu")
@@ -131,7 +125,9 @@ def can_pack(dtype: str = "float32") -> bool:
     if not torch.backends.mkldnn.is_available():
         return False
     if dtype == "bfloat16":
-        return _packs_bfloat16()
+        # a processor with AVX-512 or avx_ne_convert
+        is_supported = getattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", None)
+        return is_supported is None or bool(is_supported())
     has_int8 = hasattr(torch.ops.onednn, "qlinear_pointwise")
     return dtype != "int8" or (has_int8 and _multiplies_integers_exactly())
 
