@@ -272,11 +272,15 @@ def _add_product(result: Tensor, first: Tensor, second: Tensor, *, beta: int = 1
         result.copy_(torch.mm(first, second))
 
 
+def _is_whole(device: torch.device) -> bool:
+    return device.type != "cpu"
+
+
 def _chunks(
     problem: _Problem, chunk_bytes: int, *, needs_features: bool, keeps: bool
 ) -> Iterator[tuple[slice, Union[_Chunk, _WholeChunk]]]:
     N, V = len(problem.features), len(problem.weight)
-    is_whole = problem.weight.device.type != "cpu"
+    is_whole = _is_whole(problem.weight.device)
     size = problem.features.element_size()
     if is_whole and problem.features.dtype != problem.sum_dtype:
         size += 4  # the logits are in memory in both precisions

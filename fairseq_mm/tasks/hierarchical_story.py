@@ -220,13 +220,8 @@ class HierarchicalStoryTask(GenerationTask):
                 and len(too_long)
                 and self.cfg.skip_invalid_size_inputs_valid_test is not True
             ):
-                size = text.sizes[too_long[0]]
-                raise UserError(
-                    f"{records.where(int(too_long[0]))}: the {self.side_names[number]} has {size} "
-                    f"tokens, its end included, but must have at most {limit} ({len(too_long)} "
-                    f"such lines): {self.suggest_lengths(number, size, limit)}, or leave such "
-                    "lines out with --skip-invalid-size-inputs-valid-test."
-                )
+                where = f"{records.where(int(too_long[0]))} ({len(too_long)} such lines)"
+                self.refuse_length(where, number, text.sizes[too_long[0]], limit)
         source, target = sides
         logger.info(
             f"{records.name}: {len(target)} pairs, {int(np.sum(source.sizes))} words of prompts "

@@ -240,7 +240,18 @@ class GenerationTask(GeneratesText, FairseqTask):
     def suggest_lengths(self, side: int, size: int, limit: int) -> str:
         """Return suggestions for a source (``side`` 0) or target (1) of ``size`` tokens, if the
         model allows ``limit``."""
-        return f"give a larger --max-{('source', 'target')[side]}-positions"
+        return f"give a larger --max-{('source', 'target')[side]}-positions, or shorten it"
+
+    def refuse_length(
+        self, where: str, side: int, size: int, limit: int, *, remedy: str = "", rest: str = ""
+    ) -> Any:
+        """Raise UserError for a text that is too long, see :meth:`suggest_lengths`."""
+        remedy = remedy or self.suggest_lengths(side, size, limit)
+        skip = ", or leave such lines out with --skip-invalid-size-inputs-valid-test."
+        raise UserError(
+            f"{where}: the {self.side_names[side]} has {size} tokens, its end included, but must "
+            f"have at most {limit}: {remedy}{rest or skip}"
+        )
 
     def filter_indices_by_size(
         self,
@@ -265,16 +276,13 @@ class GenerationTask(GeneratesText, FairseqTask):
             limits = (limits, limits)
         side = next(side for side in (0, 1) if sizes[side] > limits[side])
         size, limit = sizes[side], limits[side]
-        remedy = f"{self.suggest_lengths(side, size, limit)}, or shorten it"
-        if limit == self.cfg.max_tokens:
-            most = max(np.max(dataset.size(index)) for index in too_long)
-            remedy = f"--max-tokens must be {most} or more"
-        rest = ", or leave such lines out with --skip-invalid-size-inputs-valid-test."
-        raise UserError(
-            f"the {self.side_names[side]} of line {dataset.lines[index] + 1} of {split} has {size} "
-            f"tokens, its end included, but must have at most {limit} ({len(too_long)} such "
-            f"lines): {remedy}"
-            f"{f': no line of {split} would be left.' if ignore_invalid_inputs else rest}"
+        most = max(np.max(dataset.size(index)) for index in too_long)
+        by_tokens = f"--max-tokens must be {most} or more"
+        return self.refuse_length(
+            f"line {dataset.lines[index] + 1} of {split} ({len(too_long)} such lines)",
+            *(side, size, limit),
+            remedy=by_tokens if limit == self.cfg.max_tokens else "",
+            rest=f": no line of {split} would be left." if ignore_invalid_inputs else "",
         )
 
     def train_step(
