@@ -15,7 +15,7 @@ from fairseq_mm.errors import UserError
 from fairseq_mm.metrics.hypotheses import read_hypotheses
 from fairseq_mm.prepare.subtitles import read_transcript
 
-quick = settings(derandomize=True, database=None, deadline=None, max_examples=150)
+quick = settings(derandomize=True, database=None, deadline=None, max_examples=60)
 
 JSON_VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=6),

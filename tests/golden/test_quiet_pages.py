@@ -5,6 +5,7 @@ import subprocess
 import sys
 
 import pytest
+from golden_commands import fairseq_mm
 
 STORED = "--data data/captions --split valid"
 COMMANDS = {
@@ -35,8 +36,9 @@ def run(root, command, out):
 def test_nothing_but_our_lines_is_on_stderr(root, tmp_path, name):
     (tmp_path / "h.jsonl").write_text('{"id": "valid0.jpg", "hypothesis": "a red dog"}\n')
     if name == "retrieve plot":
-        embed = "embed data/captions --checkpoint captions/vse_gru --split valid --device cpu"
-        assert run(root, f"{embed} --output {{out}}/v.h5", tmp_path).returncode == 0
+        words = f"--checkpoint {root}/captions/vse_gru --device cpu --output {tmp_path}/v.h5"
+        embed = f"embed {root}/data/captions --split valid {words}"
+        assert fairseq_mm(*embed.split()).status == 0
     done = run(root, COMMANDS[name], tmp_path)
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "page.html").stat().st_size > 1000

@@ -6,7 +6,7 @@ import pytest
 from golden_commands import generate
 from golden_files import DATA
 from invocations import CHECKPOINT
-from systems import SYSTEMS, TASKS
+from systems import SYSTEMS, TASKS, VISUAL_STORY
 
 from fairseq_mm.prepare.upgrade import upgrade_folder
 
@@ -18,8 +18,19 @@ def test_generation_is_the_same(root, tmp_path, name):
     system, folder = SYSTEMS[name], tmp_path / "data"
     shutil.copytree(root / DATA / system.data, folder)
     options = ("--beam", 1, "--sampling", "--sampling-topk", 10, "--seed", 5, "--cpu")
+    options += ("--gen-subset", "valid")
+    length = "--max-words-per-sentence" if system.kind == VISUAL_STORY else "--max-len-b"
     path = root / system.family / name / CHECKPOINT
-    arguments = (*TASKS[system.kind].split()[:2], "--path", path, "--gen-subset", "valid", *options)
+    arguments = (
+        *TASKS[system.kind].split()[:2],
+        "--path",
+        path,
+        "--gen-subset",
+        "valid",
+        *options,
+        length,
+        9,
+    )
 
     def sampled():
         lines = generate(folder, *arguments)
