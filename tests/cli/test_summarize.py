@@ -224,19 +224,6 @@ def test_models_of_transcripts_need_no_video(summarize, trained, transcripts, st
     assert (status, len(out)) == (0, 5)
 
 
-def test_a_video_beside_a_model_of_transcripts_is_not_looked_at(
-    summarize, trained, videos, transcripts, caplog
-):
-    arguments = (videos[2], "--transcript", transcripts[2], "--data", trained / "data", *SHORT)
-    status, out, err = summarize(*arguments, model="transformer")
-    assert status == 0
-    assert out[0].startswith(f"{videos[2]}\t")
-    assert "reads no video: only transcripts are summarized" in caplog.text
-    status, out, err = summarize(videos[2], "--data", trained / "data", model="transformer")
-    assert (status, out) == (2, [])
-    assert err[-1].endswith("reads no video: give `transcript` alone.")
-
-
 def test_inputs_that_do_not_fit_the_model_are_refused(
     summarize, trained, videos, transcripts, stored, tmp_path
 ):

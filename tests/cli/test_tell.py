@@ -6,7 +6,6 @@ import json
 import os
 
 import pytest
-from toy_story_models import make_story_folder, train_stories
 from toy_text_models import SOURCE_WORDS, save_text_model
 
 import fairseq_mm
@@ -137,21 +136,6 @@ def test_prompts_that_cannot_be_read_are_named_and_the_others_used(tell, files, 
     assert lines[3:] == ["3 of 4 prompts could not be read"]
 
 
-def test_several_hypotheses_of_a_search_are_written(tell, files, model, tmp_path):
-    options = {"beam": 3, "nbest": 2, **SHORT}
-    first, second = model.generate("the old house", **options)
-    arguments = ["--checkpoint", files["story"], "--prompt", "the old house", *LENGTH]
-    arguments += ["--beam", 3, "--nbest", 2]
-    assert tell(*arguments)[1] == f"{first.text}\n{second.text}\n"
-    entry = json.loads(tell(*arguments, "--jsonl")[1])
-    assert entry["hypothesis"] == first.text
-    assert entry["hypotheses"] == [
-        {"hypothesis": x.text, "score": round(x.score, 4)} for x in (first, second)
-    ]
-    output = tmp_path / "stories.txt"
-    assert tell(*arguments, "--output", output)[2] == f"wrote {output}: 2 stories\n"
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -192,32 +176,6 @@ def test_what_cannot_be_generated_is_one_line(tell, files, arguments, message):
     assert (status, output) == (2, "")
     assert len(errors.splitlines()) == 1
     assert message in errors
-
-
-@pytest.fixture(scope="module")
-def trained(tmp_path_factory):
-    """Checkpoints of fairseq-train, moved since, and the data folder, moved too."""
-    folder = tmp_path_factory.mktemp("trained")
-    data = make_story_folder(folder / "data")
-    lstm = "--encoder-embed-dim 8 --decoder-embed-dim 8 --decoder-out-embed-dim 6"
-    train_stories(data, folder / "story", "conv_story_tiny")
-    train_stories(data / "prompts", folder / "prompts", "gcnn_lm_tiny")
-    train_stories(data, folder / "lstm", "lstm", lstm)
-    return folder.rename(folder.with_name("elsewhere"))
-
-
-def test_fairseqs_own_models_take_the_dictionaries_of_a_folder(tell, trained):
-    texts = ["[WP] You find a door", "You find", "a door"]
-    prompts = [x for text in texts for x in ("--prompt", text)]
-    arguments = ["--checkpoint", trained / "lstm", *prompts, "--jsonl", *LENGTH]
-    status, output, errors = tell(*arguments, "--data", trained / "data")
-    assert (status, errors) == (0, "")
-    assert len(output.splitlines()) == 3
-    assert tell(*arguments, "--data", trained / "data", "--batch-size", 1)[1] == output
-    status, _, errors = tell(*arguments)
-    assert status == 2
-    assert len(errors.splitlines()) == 1
-    assert "checkpoint_last.pt: " in errors
 
 
 class TestBestOf:

@@ -146,15 +146,6 @@ def test_sequences_of_words_are_not_repeated_within_sentences():
     assert allowed(constraints, dictionary, "a <sent> on <sent>") == ANY_WORD - {"a", "on"}
 
 
-def test_repeated_sequences_are_allowed_where_nothing_else_is():
-    dictionary = make_dictionary(separator=True)
-    constraints = constraints_of(dictionary, no_repeat_ngram=1, min_words_per_sentence=3)
-    lprobs = torch.full((1, 1, V), -math.inf)
-    lprobs[0, 0, [4, 5]] = -1.0
-    assert allowed(constraints, dictionary, "a", lprobs.clone()) == {"the"}
-    assert allowed(constraints, dictionary, "a the", lprobs.clone()) == {"a", "the"}
-
-
 def test_the_place_in_a_story_and_the_longest_that_may_follow():
     dictionary = make_dictionary(separator=True)
     tokens = tokens_of(

@@ -48,18 +48,6 @@ def test_of_equal_utilities_the_higher_score_comes_first(model, inputs, monkeypa
     assert first.score >= second.score
 
 
-def test_the_choice_does_not_depend_on_the_batch(model, inputs):
-    options = {"sampling": True, "beam": 4, "mbr": "bleu", **LENGTH}
-    together = [best[0].text for best in model.generate(inputs, **options)]
-    alone = [best[0].text for best in model.generate(inputs, batch_size=1, **options)]
-    assert together == alone
-
-
-def test_16_samples_are_the_default(model):
-    assert model.config(sampling=True, mbr="cider").beam == 16
-    assert model.config(sampling=True).beam == 1
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [

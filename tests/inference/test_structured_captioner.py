@@ -18,7 +18,6 @@ from fairseq_mm.errors import UserError
 from fairseq_mm.inference.candidates import (
     CandidateWeights,
     StructuredSearch,
-    TrainingSentences,
     draw_pairs,
     find_conditions,
     score_candidates,
@@ -178,17 +177,6 @@ def test_concepts_are_the_nearest_words_and_sentences_in_one_mean(captioner, fea
         bag = [*pools[0][:3], *pools[1][:3]]
         assert_close(concepts, unit(np.mean(bag, axis=0)))
         assert_close(own, image)
-
-
-def test_fewer_words_and_sentences_than_asked_for_are_all_taken():
-    vectors = np.eye(3, dtype=np.float32)
-    sentences = TrainingSentences(["a dog", "a cat"], ["1.jpg", "2.jpg"], vectors[:2])
-    found = find_conditions(
-        vectors[:1], vectors, sentences, names=["sentences", "words"], num_nearest=5
-    )
-    assert_close(found.conditions[0, 0], [0.5**0.5, 0.5**0.5, 0])
-    assert_close(found.conditions[0, 1], [3**-0.5] * 3)
-    assert found.nearest[0] == ("a dog", "1.jpg", 0, 1.0)
 
 
 def test_draws_are_as_frequent_as_counted_and_of_the_lengths_asked_for():
@@ -358,17 +346,3 @@ def test_a_model_of_part_of_speech_sequences_alone_generates_no_captions(trained
         fairseq_mm.from_pretrained(trained.decoder)
     with pytest.raises(UserError, match="`embedding` is no option of "):
         fairseq_mm.from_pretrained(trained.embedding, embedding=trained.embedding)
-
-
-def test_a_model_of_vectors_captions_the_embeddings_of_images(trained, features, tmp_path):
-    model = train(trained.vector_data, tmp_path / "mlbl", "--arch", "mlbl_b_tiny")
-    with_embedding = fairseq_mm.from_pretrained(model, embedding=trained.embedding, device="cpu")
-    vectors = load_embedder(trained.embedding).embed_features(features)
-    plain = fairseq_mm.from_pretrained(model, device="cpu")
-    expected = plain.generate([vector[None] for vector in vectors], beam=2)
-    for (ours,), (theirs,) in zip(with_embedding.generate(features, beam=2), expected):
-        assert ours.tokens == theirs.tokens
-        assert_close(ours.score, theirs.score)
-    assert with_embedding.generate([]) == []
-    with pytest.raises(UserError, match="was trained on vectors of an embedding model"):
-        plain.processor.reader.extractor  # noqa: B018
