@@ -100,7 +100,7 @@ def run(args: argparse.Namespace) -> int:
     store = open_folder_features(str(args.data), None)
     split = open_split(args.data, args.split)
     album_of = dict(zip(split.items, split.field("album")))
-    print("file  stories  words  distinct-2  seq-rep-4  perplexity  own album first of 10")
+    heading = "file  stories  words  distinct-2  seq-rep-4  perplexity  own album first of 10\n"
     for path in args.stories:
         records = [record for _, record in read_objects(path)]
         stories = [record["hypothesis"] for record in records]
@@ -113,10 +113,11 @@ def run(args: argparse.Namespace) -> int:
         examples = read_examples(store, sequences, model)
         first = first_share(model, stories, examples, [album_of[x] for x in sequences], args)
         print(
-            f"{path}  {len(stories)}  {np.mean([len(x) for x in words]):.1f}  "
+            f"{heading}{path}  {len(stories)}  {np.mean([len(x) for x in words]):.1f}  "
             f"{distinct_n(words, 2):.3f}  {np.mean([x for x in repeated if x is not None]):.4f}  "
             f"{perplexity:.1f}  {100 * first:.1f} %"
         )
+        heading = ""
     return 0
 
 

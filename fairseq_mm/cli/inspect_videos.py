@@ -25,8 +25,8 @@ from fairseq_mm.extract.videos import VideoReader, import_av
 from fairseq_mm.inference.checkpoint import Checkpoint
 from fairseq_mm.metrics.gate_scores import (
     bin_edges,
+    count_in_bins,
     descending_ranks,
-    gate_histogram,
     gate_statistics,
 )
 from fairseq_mm.metrics.hypotheses import read_hypotheses
@@ -218,7 +218,7 @@ def _summarize_gates(gates: GateScores, records: Sequence[dict[str, Any]]) -> di
     # All groups share the bins, because the page stacks their histograms.
     edges, ranks = bin_edges(scores), descending_ranks(scores)
     groups = {ALL: np.ones(len(scores), bool), AVAILABLE: ~is_apart, APART: is_apart}
-    counts = {name: gate_histogram(scores[which], edges).counts for name, which in groups.items()}
+    counts = {name: count_in_bins(scores[which], edges) for name, which in groups.items()}
     by_layer = zip(gates.layers, gates.by_layer.T)
     return {
         "statistics": {

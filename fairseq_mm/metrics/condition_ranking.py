@@ -108,11 +108,6 @@ def draw_distractors(
         seed: Seed of the random numbers.
         on_draw: Function that is called after each draw, to show progress.
     """
-    if num_columns <= distractors:
-        raise ValueError(
-            f"`num_columns` must be more than the {distractors} distractors, but is {num_columns} "
-            "instead: that many are needed beside the true one."
-        )
     columns = np.empty((draws, len(true), distractors), dtype=np.int64)
     for draw in range(draws):
         # a generator for each draw, so that more draws begin with the same ones
@@ -161,14 +156,8 @@ def _gather_scores(
     own = scores[rows, true[:, None]]
     others = scores[rows, distractors]
     # comparisons with NaN are False: with a missing score the true condition would win
-    lacking = np.isnan(others) | np.isnan(own)
-    if lacking.any():
-        draw, story, place = np.argwhere(lacking)[0]
-        column = true[story] if np.isnan(own[story]) else distractors[draw, story, place]
-        raise ValueError(
-            f"`scores` must be a number for every pair of needed_pairs(), but is NaN for story "
-            f"{story} and column {column} instead."
-        )
+    if np.isnan(others).any() or np.isnan(own).any():
+        raise ValueError("`scores` must be a number for every pair of needed_pairs().")
     return own, others
 
 

@@ -2,20 +2,10 @@
 
 import math
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import numpy as np
 
 MOST_BINS = 40
-
-
-class Histogram(NamedTuple):
-    """Histogram of scores with bins of equal width."""
-
-    edges: list[float]  # ``[bins + 1]`` ascending edges of the bins
-    # ``[bins]`` number of scores in each bin. A score on an edge counts in the bin to the right of
-    # the edge, a score on the last edge in the last bin
-    counts: list[int]
 
 
 def gate_statistics(scores: np.ndarray) -> dict[str, float]:
@@ -57,12 +47,13 @@ def bin_edges(scores: np.ndarray, most: int = MOST_BINS) -> list[float]:
         exponent += 1
 
 
-def gate_histogram(scores: np.ndarray, edges: Sequence[float]) -> Histogram:
-    """Count scores in the bins between ``edges``, which are ascending and include all scores."""
+def count_in_bins(scores: np.ndarray, edges: Sequence[float]) -> list[int]:
+    """Count scores in the bins between ``edges``, which are ascending and include all scores. A
+    score on an edge counts in the bin to the right of the edge, a score on the last edge in the
+    last bin."""
     # rounding of the outer edges may exclude the extreme scores by their last digits
-    inside = np.clip(scores, edges[0], edges[-1])
-    counts, _ = np.histogram(inside, bins=np.asarray(edges))
-    return Histogram(list(edges), counts.tolist())
+    counts, _ = np.histogram(np.clip(scores, edges[0], edges[-1]), bins=np.asarray(edges))
+    return counts.tolist()
 
 
 def descending_ranks(scores: np.ndarray) -> list[int]:

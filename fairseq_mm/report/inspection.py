@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Optional
 import numpy as np
 
 from fairseq_mm.data.story_text import detokenize_story
-from fairseq_mm.metrics.gate_scores import Histogram
 from fairseq_mm.report.figures import COLORS, Titles, draw
 from fairseq_mm.report.grid_arrows import WHOLE, Drawing, arrows_section, seen_box
 from fairseq_mm.report.html_page import Section, section
@@ -150,10 +149,8 @@ def gate_sections(result: Mapping[str, Any]) -> list[Section]:
     """Return page sections about the forget gate scores of videos: histogram and tables. ``result``
     is the JSON object of ``fairseq-mm inspect --gates``."""
     edges, counts = result["histogram"]["edges"], result["histogram"]["counts"]
-    available, apart = (
-        Histogram(edges, counts[f"transcript {x}"]) for x in ("available", "not available")
-    )
-    sections = [histogram_section(available, apart), statistics_section(result["statistics"])]
+    both = counts["transcript available"], counts["transcript not available"]
+    sections = [histogram_section(edges, *both), statistics_section(result["statistics"])]
     if len(result["layers"]) > 1:  # one gate has the figures of the first table
         sections.append(statistics_section(result["layers"], heading="By layer"))
     total = int(result["statistics"]["all"]["count"])
@@ -235,17 +232,18 @@ def prompt_section(words: Sequence[str], prompt: Sequence[str], weights: np.ndar
     )
 
 
-def histogram_section(available: Histogram, unavailable: Histogram) -> Section:
+def histogram_section(
+    edges: Sequence[float], available: Sequence[int], unavailable: Sequence[int]
+) -> Section:
     """Return a page section with a stacked histogram of forget gate scores, one score per video: of
-    videos with a transcript, and of those without one in the same bins."""
-    edges = available.edges
+    videos with a transcript, and of videos without one in the same bins."""
 
     def plot(axes: Any) -> Titles:
         titles = {}
         width = edges[1] - edges[0]
         for name, counts, bottom, color in (
-            ("transcript available", available.counts, [0] * len(edges), COLORS["accent"]),
-            ("transcript not available", unavailable.counts, available.counts, COLORS["second"]),
+            ("transcript available", available, [0] * len(edges), COLORS["accent"]),
+            ("transcript not available", unavailable, available, COLORS["second"]),
         ):
             bins = [i for i, count in enumerate(counts) if count]
             bars = axes.bar(
@@ -262,7 +260,7 @@ def histogram_section(available: Histogram, unavailable: Histogram) -> Section:
             for i, bar in zip(bins, bars):
                 bar.set_gid(f"{color[1:]}-{i}")
                 low, high = edges[i : i + 2]
-                count, without = available.counts[i] + unavailable.counts[i], unavailable.counts[i]
+                count, without = available[i] + unavailable[i], unavailable[i]
                 title = f"{low:g} to {high:g}: {count:,} video{'s' * (count != 1)}"
                 title += f", {without} without a transcript" if without else ""
                 titles[bar.get_gid()] = [title]
@@ -271,7 +269,7 @@ def histogram_section(available: Histogram, unavailable: Histogram) -> Section:
         axes.set_ylabel("videos")
         axes.yaxis.get_major_locator().set_params(integer=True)
         axes.grid(axis="y")
-        if any(unavailable.counts):
+        if any(unavailable):
             axes.legend()
         return titles
 

@@ -6,7 +6,6 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 
-from fairseq_mm.metrics.gate_scores import Histogram
 from fairseq_mm.report.figures import COLORS
 from fairseq_mm.report.inspection import (
     gates_section,
@@ -32,8 +31,7 @@ def bars_of(body):
 
 
 def test_bars_stand_on_each_other_in_proportion():
-    rest, apart = Histogram(EDGES, [40, 0, 10, 0]), Histogram(EDGES, [0, 0, 20, 1])
-    body = histogram_section(rest, apart).body
+    body = histogram_section(EDGES, [40, 0, 10, 0], [0, 0, 20, 1]).body
     bars = bars_of(body)
     assert [bar[0] for bar in bars] == ["accent", "accent", "second", "second"]
     heights = [bottom - top for _, _, _, bottom, top, _ in bars]
