@@ -157,7 +157,9 @@ def _gather_scores(
     others = scores[rows, distractors]
     # comparisons with NaN are False: with a missing score the true condition would win
     if np.isnan(others).any() or np.isnan(own).any():
-        raise ValueError("`scores` must be a number for every pair of needed_pairs().")
+        raise ValueError(
+            "`scores` must be a number for each of needed_pairs(), but is NaN for one."
+        )
     return own, others
 
 

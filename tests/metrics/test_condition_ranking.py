@@ -66,10 +66,10 @@ def test_needed_pairs_are_exactly_those_compared(scores, true):
     assert (draw_credits(sparse, true, drawn) == draw_credits(scores, true, drawn)).all()
     story, column = pairs[5]
     sparse[story, column] = np.nan
-    with pytest.raises(ValueError, match=f"is NaN for story {story} and column {column} instead"):
+    with pytest.raises(ValueError, match="but is NaN for one"):
         draw_credits(sparse, true, drawn)
     sparse[2, true[2]] = np.nan
-    with pytest.raises(ValueError, match=r"is NaN for story \d and column \d instead"):
+    with pytest.raises(ValueError, match="but is NaN for one"):
         draw_credits(sparse, true, drawn)
 
 
