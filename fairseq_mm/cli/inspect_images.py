@@ -114,7 +114,7 @@ def _read_subjects(args: argparse.Namespace) -> tuple[list[Subject], Optional[Fe
         for line in lines:
             needed = " of images, with `images` and `hypothesis`."
             told = read_told_line(args.source, line, _parse_told, needed)
-            subjects.append(told._replace(index=line, title=f"Line {line} of {args.source}"))
+            subjects.append(told._replace(line=line, title=f"Line {line} of {args.source}"))
         return subjects, store
     store = open_folder_features(args.data, args.features)
     split = open_split(args.data, args.split or "valid")

@@ -16,12 +16,13 @@ m-RNN of Mao et al. 2015 (B: batch size, T: words, D: features of an image, H: r
 The second result of ``image_terms``, which an m-RNN can add to its embedding layer II, must be
 None, so that the recurrent layer does not depend on the image. This layer is then computed once for
 each beginning of a sentence, and sentences with the same beginning share it. For all other models
-of fairseq, :class:`DecoderLikelihood` calls encoder and decoder as in training. Both classes
+of fairseq, :func:`decoder_likelihood` calls encoder and decoder as in training. Both
 hold only blocks of logits in memory.
 """
 
 from collections.abc import Sequence
-from typing import Any, Callable, Optional, Union
+from functools import partial
+from typing import Any, Callable, Optional
 
 import numpy as np
 import torch
@@ -242,76 +243,45 @@ def _exps(terms: Tensor) -> Optional[Tensor]:
     return terms.mul(4 / 3).exp_()
 
 
-class DecoderLikelihood:
-    """Function that computes log P(sentence | image) by the ``forward`` of any fairseq model.
+@torch.no_grad()
+def decoder_likelihood(
+    sentences: Sequence[Sequence[int]],
+    *,
+    model: Any,
+    read_images: ImageReader,
+    num_images: int,
+    start: int,
+    precision: str,
+    block_rows: int,
+) -> Tensor:
+    """Return log P(sentence | image) [sentences, images] by the ``forward`` of any fairseq model.
 
-    Args:
-        model: Encoder-decoder model in evaluation mode.
-        read_images: Function that maps ``(first, end)`` to features [end - first, N, D] of N
-            regions per image, and their padding mask [end - first, N].
-        num_images: Number of images.
-        start: Index of the start token, which precedes the first word.
-        precision: ``float32``, or ``bfloat16`` to run the network under autocast.
-        block_rows: Number of words whose logits are in memory at once.
+    The arguments are those of :func:`build_likelihood`.
     """
-
-    def __init__(
-        self,
-        model: Any,
-        read_images: ImageReader,
-        num_images: int,
-        *,
-        start: int,
-        precision: str = "float32",
-        block_rows: int = 1024,
-    ) -> None:
-        self.model = model
-        self.read_images = read_images
-        self.num_images = num_images
-        self.start = start
-        self.dtype = PRECISIONS[precision]
-        self.block_rows = block_rows
-        self.device = next(model.parameters()).device
-
-    @torch.no_grad()
-    def __call__(self, sentences: Sequence[Sequence[int]]) -> Tensor:
-        """Return log P(sentence | image) of all pairs, see :meth:`FactoredLikelihood.__call__`."""
-        # equal sentences are scored once, so that their scores are equal to the last bit
-        distinct = {tuple(int(word) for word in sentence): 0 for sentence in sentences}
-        log_probs = torch.empty(len(distinct), self.num_images, device=self.device)
-        images_at_once = max(1, self.block_rows // max(len(words) for words in distinct))
-        for first in range(0, self.num_images, images_at_once):
-            images = slice(first, min(first + images_at_once, self.num_images))
-            # images outside, sentences inside: each image is encoded only once
-            features, padding_mask = self.read_images(images.start, images.stop)
-            with self._autocast():
-                encoder_out = self.model.encoder(
-                    features=features.to(self.device), padding_mask=padding_mask.to(self.device)
-                )
-            for i, words in enumerate(distinct):
-                log_probs[i, images] = self._sentence(words, encoder_out, len(features))
-        places = {words: i for i, words in enumerate(distinct)}
-        rows = [places[tuple(int(word) for word in sentence)] for sentence in sentences]
-        return log_probs[torch.tensor(rows)]
-
-    def _sentence(self, words: tuple[int, ...], encoder_out: Any, num_images: int) -> Tensor:
-        """Return log P of one sentence for each image, [num_images]."""
-        shifted = torch.tensor([self.start, *words[:-1]], device=self.device)
-        with self._autocast():
-            logits, extra = self.model.decoder(
-                shifted.expand(num_images, -1), encoder_out=encoder_out
-            )
-        lprobs = self.model.get_normalized_probs((logits.float(), extra), log_probs=True)
-        target = torch.tensor(words, device=self.device).view(1, -1, 1)
-        return lprobs.gather(2, target.expand(num_images, -1, 1)).sum((1, 2))
-
-    def _autocast(self) -> torch.autocast:
-        return torch.autocast(
-            self.device.type, dtype=torch.bfloat16, enabled=self.dtype == torch.bfloat16
-        )
+    device = next(model.parameters()).device
+    # equal sentences are scored once, so that their scores are equal to the last bit
+    rows: dict[tuple[int, ...], int] = {}
+    order = [rows.setdefault(tuple(map(int, sentence)), len(rows)) for sentence in sentences]
+    log_probs = torch.empty(len(rows), num_images, device=device)
+    images_at_once = max(1, block_rows // max(len(words) for words in rows))
+    is_bfloat16 = precision == "bfloat16"
+    for first in range(0, num_images, images_at_once):
+        images = slice(first, min(first + images_at_once, num_images))
+        # images outside, sentences inside: each image is encoded only once
+        features, padding_mask = (x.to(device) for x in read_images(images.start, images.stop))
+        B = len(features)
+        with torch.autocast(device.type, dtype=torch.bfloat16, enabled=is_bfloat16):
+            encoder_out = model.encoder(features=features, padding_mask=padding_mask)
+            for words, row in rows.items():
+                shifted = torch.tensor([start, *words[:-1]], device=device)
+                logits, extra = model.decoder(shifted.expand(B, -1), encoder_out=encoder_out)
+                lprobs = model.get_normalized_probs((logits.float(), extra), log_probs=True)
+                target = torch.tensor(words, device=device).view(1, -1, 1).expand(B, -1, 1)
+                log_probs[row, images] = lprobs.gather(2, target).sum((1, 2))
+    return log_probs[torch.tensor(order)]
 
 
-Likelihood = Union[FactoredLikelihood, DecoderLikelihood]
+Likelihood = Callable[[Sequence[Sequence[int]]], Tensor]
 
 
 @torch.no_grad()
@@ -324,17 +294,30 @@ def build_likelihood(
     precision: str = "float32",
     block_rows: int = 1024,
 ) -> Likelihood:
-    """Build a :class:`FactoredLikelihood` if possible, else a :class:`DecoderLikelihood`.
+    """Build a function that computes log P(sentence | image) [sentences, images].
 
-    The arguments are those of :class:`DecoderLikelihood`.
+    It is a :class:`FactoredLikelihood` if possible, else :func:`decoder_likelihood`.
+
+    Args:
+        model: Encoder-decoder model in evaluation mode.
+        read_images: Function that maps ``(first, end)`` to features [end - first, N, D] of N
+            regions per image, and their padding mask [end - first, N].
+        num_images: Number of images.
+        start: Index of the start token, which precedes the first word.
+        precision: ``float32``, or ``bfloat16`` for the products of the output layer or to run the
+            network under autocast.
+        block_rows: Number of words whose logits are in memory at once.
     """
     options: dict[str, Any] = {"start": start, "precision": precision, "block_rows": block_rows}
+    through_decoder = partial(
+        decoder_likelihood, model=model, read_images=read_images, num_images=num_images, **options
+    )
     device = next(model.parameters()).device
     contract = ("image_terms", "language_terms", "output_proj", "hidden_dim")
     # with attention, what the image adds depends on the words before
     attends = getattr(model.decoder, "region_attention", None) is not None
     if attends or not all(hasattr(model.decoder, name) for name in contract):
-        return DecoderLikelihood(model, read_images, num_images, **options)
+        return through_decoder
     terms = []
     for first in range(0, num_images, 256):
         features, padding_mask = read_images(first, min(first + 256, num_images))
@@ -344,7 +327,7 @@ def build_likelihood(
         to_multimodal, to_word = model.decoder.image_terms(encoder_out["image"][0])
         # the recurrent part depends on the image: beginnings cannot be shared between images
         if to_word is not None:
-            return DecoderLikelihood(model, read_images, num_images, **options)
+            return through_decoder
         if to_multimodal is None:
             break
         terms.append(to_multimodal)

@@ -69,7 +69,7 @@ def test_unreadable_images_are_named_and_do_not_stop_the_others(trained_embedder
     for line, name, reason in zip(
         lines[1:],
         ("broken.jpg", "empty.png", "gone.png"),
-        ("is not an image", "is not an image", "No such file"),
+        ("is not an image", "is not an image", "cannot be read (No such file"),
     ):
         assert line.startswith(f"fairseq-mm index: {folder}/{name}: {reason}")
     # the same again; then a file is replaced by an image, and an image by a broken file
@@ -191,8 +191,8 @@ def test_other_stores_are_not_replaced(photos, index, tmp_path, trained_embedder
 @pytest.mark.parametrize(
     ("folder", "checkpoint", "message"),
     [
-        ("none", "trained_embedder", "no such folder"),
-        ("photos/image0.png", "trained_embedder", "is a file, but must be a folder"),
+        ("none", "trained_embedder", "cannot be read (No such file"),
+        ("photos/image0.png", "trained_embedder", "cannot be read (Not a directory"),
         ("empty", "trained_embedder", "empty: has no image that can be read"),
         ("broken", "trained_embedder", "broken: has no image that can be read: "),
         ("photos", "trained_captioner", "is a model of fairseq-mm caption, not of fairseq-mm rank"),

@@ -129,7 +129,7 @@ def test_mistakes_are_one_line(trained, nearest, tmp_path):
     refused("images.h5: no features for 'valid9'", "--id", "valid9", model=None)
     refused("absent: has no split 'valid'", "a dog", "--data", tmp_path / "absent")
     missing = trained / "absent.jpg"
-    refused(f"{missing}: No such file", "--image", missing)
+    refused(f"{missing}: cannot be read (No such file", "--image", missing)
     state = Checkpoint.open(trained / "checkpoint_best.pt").state
     torch.save({**state, "changed": True}, tmp_path / "other.pt")
     refused(
@@ -326,7 +326,7 @@ def test_mistakes_of_likelihood_are_one_line(trained, likeliest):
         ("--resort: needs --store beside it.", ["a dog", "--resort", 3], {}),
         ("the word 'zebra' is not in", ["a zebra"], {}),
         ("--id x.jpg: is no image of valid of", ["--id", "x.jpg", *few], {}),
-        ("absent.jpg: No such file", ["--image", trained / "absent.jpg", *few], {}),
+        ("absent.jpg: cannot be read (No such file", ["--image", trained / "absent.jpg", *few], {}),
         (
             ": has no split 'test', but train, valid.",
             ["a dog", "--split", "test"],

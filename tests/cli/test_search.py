@@ -104,7 +104,7 @@ def test_a_search_without_a_readable_query_is_one_line(
     broken.write_bytes(b"no image")
     for arguments, message in (
         (["--image", broken], "broken.jpg: is not an image"),
-        (["--image", tmp_path / "none.jpg"], "none.jpg: No such file"),
+        (["--image", tmp_path / "none.jpg"], "none.jpg: cannot be read (No such file"),
         ([], "give --queries or --image"),
         ([SENTENCE, "--checkpoint", trained_captioner], "is a model of fairseq-mm caption, not"),
         ([SENTENCE, "--html", tmp_path / "none" / "p.html"], "there is no folder"),

@@ -10,7 +10,6 @@ from toy_data import build_model, toy_task
 
 from fairseq_mm.errors import UserError
 from fairseq_mm.retrieval.likelihood import (
-    DecoderLikelihood,
     FactoredLikelihood,
     build_likelihood,
     check_finite,
@@ -74,7 +73,7 @@ def naive_log_probs(model, images):
 def test_equals_a_forward_pass_for_each_sentence_and_image(arch, block_rows, images):
     model = make_model(arch)
     likelihood = build_likelihood(model, reader(images), IMAGES, start=EOS, block_rows=block_rows)
-    assert isinstance(likelihood, FactoredLikelihood if arch in FACTORED else DecoderLikelihood)
+    assert isinstance(likelihood, FactoredLikelihood) is (arch in FACTORED)
     log_probs = likelihood(SENTENCES)
     assert log_probs.dtype == torch.float32
     assert_close(log_probs, naive_log_probs(model, images))
