@@ -192,7 +192,7 @@ def visual_story_steps(setting: Setting) -> Iterator[Row]:
     import visual_storytelling as program
     from fairseq.sequence_generator import SequenceGenerator
 
-    from fairseq_mm.generation.beam_search import use_fast_beam_search
+    from fairseq_mm.generation.beam_search import BeamSearch
     from fairseq_mm.generation.constraints import StoryConstraints, constrain_search
 
     words, rows = (2 if setting.is_small else program.WORDS), 3 * program.STORIES
@@ -213,7 +213,7 @@ def visual_story_steps(setting: Setting) -> Iterator[Row]:
         model = program.build(arch).eval()
         pack_weights(model)
         generator = SequenceGenerator([model], dictionary, beam_size=3)
-        use_fast_beam_search(generator)
+        generator.search = BeamSearch(generator.tgt_dict)
         constrain_search(generator, constraints)
         turns = {
             "stories": partial(generator.generate, [model], sample),

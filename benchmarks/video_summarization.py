@@ -25,7 +25,7 @@ from fairseq.sequence_generator import SequenceGenerator
 
 import fairseq_mm  # noqa: F401 - registers the models
 from fairseq_mm.compat import activate, allocator
-from fairseq_mm.generation.beam_search import use_fast_beam_search
+from fairseq_mm.generation.beam_search import BeamSearch
 from fairseq_mm.models.vg_bart import bart_options
 
 ADD_ON = {"video_encoder_layers": 0}
@@ -138,7 +138,7 @@ def writing(
     )
     # fairseq's own model keeps its own search
     if name not in TYPES:
-        use_fast_beam_search(generator)
+        generator.search = BeamSearch(generator.tgt_dict)
     if no_repeat_ngram_size:
         # as the tasks of this package do: activated, it replaces fairseq's blocking of n-grams
         activate()
