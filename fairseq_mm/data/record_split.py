@@ -456,34 +456,42 @@ def _get_text(record: Record, number: int, kind: Kind) -> str:
 def cache_digest(folder: Folder, name: str) -> str:
     """Compute the SHA-256 of a split's records and of all files that binarise them: dictionaries,
     subwords, options of the preparation, and the binarised text."""
-    return _digest_files(folder, name, file_digest)
+    return _digest_files(folder, name, read_options(folder), file_digest)
 
 
 def cache_stamp(folder: Folder, name: str) -> str:
     """Compute a digest of the names, sizes and times of the same files, without reading them."""
-
-    def size_and_time(file: Path) -> list[int]:
-        status = file.stat()
-        return [status.st_size, status.st_mtime_ns]
-
-    return _digest_files(folder, name, size_and_time)
+    return _digest_files(folder, name, read_options(folder), _size_and_time)
 
 
-def _digest_files(folder: Folder, name: str, describe: Callable[[Path], Any]) -> str:
+def _size_and_time(file: Path) -> list[int]:
+    status = file.stat()
+    return [status.st_size, status.st_mtime_ns]
+
+
+def _digest_files(
+    folder: Folder, name: str, options: Record, describe: Callable[[Path], Any]
+) -> str:
     split, root = Split(folder, name), Path(folder)
     files = [root / f"{name}.jsonl", *sorted(root.glob("dict*.txt"))]
     files += [root / file for file in sorted(SUBWORD_FILES)]
     for side in split.sides or (None,):
         files += [Path(f"{split.base(side)}.{end}") for end in ("bin", "idx")]
     described = {file.name: describe(file) for file in files if file.exists()}
-    content = json.dumps([described, read_options(folder)], sort_keys=True)
+    content = json.dumps([described, options], sort_keys=True)
     return hashlib.sha256(content.encode()).hexdigest()
+
+
+def write_report(folder: Folder, report: Record, names: Iterable[str]) -> None:
+    """Write ``prepare.json`` with the digests of splits, and the stamps of their files."""
+    options = report.get("options", {})
+    for field, describe in (("digests", file_digest), ("stamps", _size_and_time)):
+        digests = {name: _digest_files(folder, name, options, describe) for name in names}
+        report[field] = {**report.get(field, {}), **digests}
+    text = json.dumps(report, indent=2, ensure_ascii=False) + "\n"
+    write_file(Path(folder) / "prepare.json", text)
 
 
 def record_digests(folder: Folder, names: Iterable[str]) -> None:
     """Write the digests of splits, and the stamps of their files, to ``prepare.json``."""
-    report = read_report(folder)
-    for field, compute in (("digests", cache_digest), ("stamps", cache_stamp)):
-        report[field] = {**report.get(field, {}), **{x: compute(folder, x) for x in names}}
-    text = json.dumps(report, indent=2, ensure_ascii=False) + "\n"
-    write_file(Path(folder) / "prepare.json", text)
+    write_report(folder, read_report(folder), names)

@@ -8,7 +8,6 @@ are not upgraded can be read, too.
 """
 
 import argparse
-import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -19,10 +18,11 @@ from fairseq_mm.data.record_split import (
     load_tokenizer,
     read_report,
     record_digests,
+    write_report,
 )
 from fairseq_mm.data.records import ImportedSplit, open_split, split_names
 from fairseq_mm.errors import UserError
-from fairseq_mm.prepare.data_folder import REPORT, finish_move, former_files, partial_folder
+from fairseq_mm.prepare.data_folder import finish_move, former_files, partial_folder
 from fairseq_mm.prepare.writer import json_line
 
 # what prepare.json of version 0.2 says of files that are gone
@@ -57,8 +57,7 @@ def upgrade_folder(folder: Path) -> list[str]:
         for name, split in records.items():
             with open(partial / name, "w", encoding="utf-8", newline="\n") as file:
                 file.writelines(f"{json_line(record)}\n" for record in _records(split))
-        text = json.dumps(report, indent=2, ensure_ascii=False) + "\n"
-        (partial / REPORT).write_text(text, encoding="utf-8")
+        write_report(partial, report, ())
     record_digests(folder, [split.name for split in imported])
     return list(records)
 

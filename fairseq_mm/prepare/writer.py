@@ -21,12 +21,11 @@ from tqdm.auto import tqdm
 from fairseq_mm import __version__
 from fairseq_mm.data.caption_text import reserved_token
 from fairseq_mm.data.input_files import SPLITS
-from fairseq_mm.data.record_split import LISTS, Kind, Record, record_digests
+from fairseq_mm.data.record_split import LISTS, Kind, Record, write_report
 from fairseq_mm.data.transcript_text import NOT_AVAILABLE
 from fairseq_mm.errors import UserError
 from fairseq_mm.prepare.corpus import Corpus, Example
 from fairseq_mm.prepare.data_folder import (
-    REPORT,
     former_files,
     partial_folder,
 )
@@ -290,9 +289,8 @@ class FolderWriter:
             shutil.rmtree(partial / "text")
             if corpus.write_features is not None:
                 corpus.features_written = corpus.write_features(output, partial)
-            text = json.dumps(report, indent=2, ensure_ascii=False) + "\n"
-            (partial / REPORT).write_text(text, encoding="utf-8")
-            record_digests(partial, counts)
+            # last, and at once: a run that was killed after it had written the report is completed
+            write_report(partial, report, counts)
             return report
 
     def _write_split(
