@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Callable, Optional, Union
+from typing import Callable, Optional, Union
 
 from fairseq_mm.data.input_files import SPLITS
 from fairseq_mm.data.record_split import Kind
@@ -80,8 +80,8 @@ class Corpus:
         missing: Dict from the key of an image or video to the reason why it cannot be used.
         counts: Dict from split to its counts from reading.
         exceptions: Dict from the description of a kind of irregular examples to their ids.
-        vocabulary_deviations: Function of the preparation's options and the types of each
-            dictionary, by file name; returns a message for each size that is not the published one.
+        published_types: Dict from the file name of a dictionary to its published size, fairseq's
+            control symbols included.
         write_features: Function of the data folder, and of a temporary folder whose files are moved
             there when all are complete; writes the features of the release, and returns a line for
             the user.
@@ -100,7 +100,7 @@ class Corpus:
     counts: dict[str, dict[str, int]] = field(default_factory=dict)
     exceptions: dict[str, list[str]] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
-    vocabulary_deviations: Optional[Callable[[dict[str, Any], dict[str, int]], list[str]]] = None
+    published_types: dict[str, int] = field(default_factory=dict)
     write_features: Optional[Callable[[Path, Path], str]] = None
     features_written: str = ""
 

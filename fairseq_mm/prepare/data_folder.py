@@ -70,7 +70,7 @@ def locked_output(output: Path) -> Iterator[None]:
         with only_writer(str(output)):
             yield
     except OSError as error:
-        raise UserError(f"--output {output}: cannot be written ({error}).") from error
+        raise UserError(f"{output}: cannot be written ({error}).") from error
     finally:
         if is_new:
             with contextlib.suppress(OSError):  # it is not empty

@@ -54,12 +54,6 @@ def read_jsonl(kind: Kind, paths: Paths, *, keys: str = "name") -> Corpus:
     return Corpus(kind, "own", "as given", splits, list(map(str, files)))
 
 
-def make_visual_key(path: str, keys: str) -> str:
-    """Return the key of an image or video file in a feature store, see :func:`read_jsonl`."""
-    file = PurePosixPath(path)
-    return {"name": file.name, "stem": file.stem, "path": path}[keys]
-
-
 class _Reader:
     """Reader of examples that compares each line with all earlier lines."""
 
@@ -129,9 +123,9 @@ class _Reader:
         return Example(texts, where, key, visual, "\t".join(visual) if album is None else album)
 
     def _visual_key(self, path: str, where: str) -> str:
-        key = check_id(
-            make_visual_key(path, self.keys), where, what=_article(self.kind.visual_noun)
-        )
+        file = PurePosixPath(path)
+        key = {"name": file.name, "stem": file.stem, "path": path}[self.keys]
+        check_id(key, where, what=_article(self.kind.visual_noun))
         # two files of one name in two folders would silently share the features of one file
         other, elsewhere = self.path_by_key.setdefault(key, (path, where))
         if other != path:

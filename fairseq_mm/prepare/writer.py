@@ -397,10 +397,14 @@ class FolderWriter:
         types = {self._vocabulary_name(side): len(x) for side, x in dictionaries.items()}
         sizes = {name: size - 4 for name, size in types.items()}
         report["dictionary_words"] = sizes if len(sizes) > 1 else sum(sizes.values())
-        if corpus.vocabulary_deviations is not None:
-            deviations = corpus.vocabulary_deviations(report["options"], types)
-            _refuse(deviations if strict else [])
-            report["deviations"] += deviations
+        deviations = [
+            f"{name}: {types[name]:,} types, {size:,} published (see fairseq-mm prepare "
+            f"{corpus.name} --help)"
+            for name, size in corpus.published_types.items()
+            if types[name] != size
+        ]
+        _refuse(deviations if strict else [])
+        report["deviations"] += deviations
 
     def _binarise(
         self, folder: Path, split: str, side: str, dictionary: Any, report: dict[str, Any]

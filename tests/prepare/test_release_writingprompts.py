@@ -7,7 +7,6 @@ from fairseq_mm.prepare.releases import writingprompts as release_writingprompts
 from fairseq_mm.prepare.releases.writingprompts import (
     count_lines,
     read_writingprompts,
-    vocabulary_deviations,
 )
 
 
@@ -59,45 +58,11 @@ def test_other_numbers_of_pairs_than_the_release_has_are_named(release):
     ]
 
 
-def test_vocabularies_are_checked_where_the_whole_release_is_read(release, monkeypatch):
+def test_vocabularies_are_compared_where_the_whole_release_is_read(release, monkeypatch):
     folder = release(train=(3, 3))
-    sizes = {"dict.wp_source.txt": 9, "dict.wp_target.txt": 104_960}
-    options = {"story_words": 1000, "source_threshold": 10, "target_threshold": 10}
-    assert read_writingprompts(folder).vocabulary_deviations is None
+    assert read_writingprompts(folder).published_types == {}
     monkeypatch.setitem(release_writingprompts.WRITING_PROMPTS_PAIRS, "train", 3)
-    assert read_writingprompts(folder).vocabulary_deviations(options, sizes) == [
-        "dict.wp_source.txt: 9 types, 19,025 published; usual cause: text that is not the "
-        "release's, word for word"
-    ]
-
-
-@pytest.mark.parametrize(
-    ("changed", "source", "target", "causes"),
-    [
-        ({}, 19_025, 104_960, []),
-        (
-            {"story_words": 0},
-            19_025,
-            112_832,
-            [
-                "dict.wp_target.txt: 112,832 types, 104,960 published; usual cause: --story-words "
-                "0 instead of 1000; without any cut 112,832 types come out"
-            ],
-        ),
-        (
-            {"source_threshold": None, "target_threshold": None},
-            19_032,
-            112_832,
-            [
-                "dict.wp_source.txt: 19,032 types, 19,025 published; usual cause: a dictionary "
-                "made without --padding-factor 1",
-                "dict.wp_target.txt: 112,832 types, 104,960 published; usual cause: a dictionary "
-                "of stories that were not cut to 1000 words",
-            ],
-        ),
-    ],
-)
-def test_a_vocabulary_of_another_size_is_named_with_its_cause(changed, source, target, causes):
-    options = {"story_words": 1000, "source_threshold": 10, "target_threshold": 10, **changed}
-    sizes = {"dict.wp_source.txt": source, "dict.wp_target.txt": target}
-    assert vocabulary_deviations(options, sizes) == causes
+    assert read_writingprompts(folder).published_types == {
+        "dict.wp_source.txt": 19_025,
+        "dict.wp_target.txt": 104_960,
+    }

@@ -161,21 +161,16 @@ def test_an_unknown_word_in_the_text_is_no_mistake(tmp_path):
 
 
 def test_vocabularies_of_other_sizes_are_reported_and_refused_when_strict(tmp_path):
-    seen = []
-
-    def deviations(options, num_types):
-        seen.append((options["story_words"], num_types))
-        return ["dict.wp_target.txt: too large"]
-
-    fields = {"vocabulary_deviations": deviations, "published": {"train": 5, "valid": 2}}
-    report = write(EXAMPLE, tmp_path / "out", fields=fields)
     # [ ] WP a cat dog; the cat sat . <newline> end a saw dog ran; four control symbols
-    assert seen == [(1000, {"dict.wp_source.txt": 6 + 4, "dict.wp_target.txt": 10 + 4})]
+    types = {"dict.wp_source.txt": 6 + 4, "dict.wp_target.txt": 10 + 4 + 1}
+    fields = {"published_types": types, "published": {"train": 5, "valid": 2}}
+    report = write(EXAMPLE, tmp_path / "out", fields=fields)
+    size = "dict.wp_target.txt: 14 types, 15 published (see fairseq-mm prepare own --help)"
     assert report["deviations"] == [
-        "train: 3 pairs found, 5 expected (own, split as given)", "dict.wp_target.txt: too large",
+        "train: 3 pairs found, 5 expected (own, split as given)", size,
     ]  # fmt: skip
     del fields["published"]
-    with pytest.raises(UserError, match=r"--strict: dict.wp_target.txt: too large"):
+    with pytest.raises(UserError, match=r"--strict: dict.wp_target.txt: 14 types"):
         write(EXAMPLE, tmp_path / "strict", fields=fields, strict=True)
     assert not (tmp_path / "strict").exists()
 

@@ -7,14 +7,13 @@ The published models have vocabularies of 19,025 types for prompts and 104,960 t
 including fairseq's four control symbols. To get them, cut stories to 1,000 words, keep words that
 occur at least ten times (the paper says "more than 10", but fairseq keeps a count equal to the
 threshold), and use a padding factor of 1. Two other sizes are common: 112,832 (stories not cut) and
-19,032 (fairseq's default padding factor). A size that differs is reported with its usual cause,
-since the published models cannot be loaded with it.
+19,032 (fairseq's default padding factor). A size that differs is reported, since the published
+models cannot be loaded with it.
 """
 
 import argparse
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from fairseq_mm.data.input_files import SPLITS, read_lines, unreadable
 from fairseq_mm.data.record_split import PROMPTS
@@ -24,10 +23,6 @@ from fairseq_mm.prepare.corpus import Corpus, Example, Examples, Streamed
 WRITING_PROMPTS_PAIRS = {"train": 272_600, "valid": 15_620, "test": 15_138}
 # sizes of the published models' dictionaries, fairseq's four control symbols included
 WRITING_PROMPTS_TYPES = {"dict.wp_source.txt": 19_025, "dict.wp_target.txt": 104_960}
-# size of the stories' dictionary if a user binarises the release as it is
-TYPES_OF_UNCUT_STORIES = 112_832
-STORY_WORDS = 1000
-THRESHOLD = 10
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -63,7 +58,7 @@ def read_writingprompts(folder: Path) -> Corpus:
     corpus = Corpus(PROMPTS, "writingprompts", "official", splits, files, published=published)
     # a part of the training pairs has a smaller vocabulary, which is no mistake
     if len(splits.get("train", ())) == WRITING_PROMPTS_PAIRS["train"]:
-        corpus.vocabulary_deviations = vocabulary_deviations
+        corpus.published_types = WRITING_PROMPTS_TYPES
     return corpus
 
 
@@ -83,34 +78,3 @@ def count_lines(path: Path) -> int:
             return sum(1 for _ in file)
     except OSError as error:
         raise unreadable(path, error) from None
-
-
-def vocabulary_deviations(options: dict[str, Any], num_types: dict[str, int]) -> list[str]:
-    """Return a message, with the probable cause, for each dictionary of another size.
-
-    ``options`` are those of the preparation: a threshold is None if the dictionary was read from a
-    file. ``num_types`` includes fairseq's four control symbols.
-    """
-    lines = []
-    for name, expected in WRITING_PROMPTS_TYPES.items():
-        number = num_types[name]
-        if number == expected:
-            continue
-        side = "source" if "source" in name else "target"
-        threshold, story_words = options[f"{side}_threshold"], options["story_words"]
-        causes = []
-        if threshold not in (None, THRESHOLD):
-            causes.append(f"--{side}-threshold {threshold} instead of {THRESHOLD}")
-        if side == "target" and threshold is not None and story_words != STORY_WORDS:
-            causes.append(
-                f"--story-words {story_words} instead of {STORY_WORDS}; without any cut "
-                f"{TYPES_OF_UNCUT_STORIES:,} types come out"
-            )
-        if threshold is None and number == TYPES_OF_UNCUT_STORIES:
-            causes.append(f"a dictionary of stories that were not cut to {STORY_WORDS} words")
-        # fairseq's default rounds the size up to a multiple of 8: 19,032 instead of 19,025
-        if threshold is None and number == -(-expected // 8) * 8:
-            causes.append("a dictionary made without --padding-factor 1")
-        cause = " and ".join(causes) or "text that is not the release's, word for word"
-        lines.append(f"{name}: {number:,} types, {expected:,} published; usual cause: {cause}")
-    return lines
