@@ -178,6 +178,12 @@ def test_damage_is_a_problem(examine, data, damage, messages):
     assert len(problems) == len(messages)
 
 
+def test_files_that_a_killed_run_has_not_moved_are_a_problem(examine, data):
+    (data / ".partial").mkdir()
+    (data / ".partial" / "prepare.json.moving").write_text("{}")
+    assert "killed before its files had moved into place" in examine("--data", data)[2][0]
+
+
 SPLIT_FILES = (".bin", ".idx", ".visual_ids")
 
 

@@ -24,8 +24,9 @@ RECORDS = {
         "sentences": [say() for _ in range(5)],
     },
     "prompts": lambda say: {"prompt": say(), "story": say()},
+    "videos": lambda say: {"id": say(), "transcript": say(), "summary": say(), "unknowns": [say()]},
 }
-SIDES = {"prompts": ("wp_source", "wp_target")}
+SIDES = {"prompts": ("wp_source", "wp_target"), "videos": ("tran", "desc")}
 
 
 def make_folder(folder, kind, seed):
@@ -41,7 +42,8 @@ def make_folder(folder, kind, seed):
         for _ in range(6)
     ]
     (folder / f"{NAME}.jsonl").write_text("".join(json.dumps(x) + "\n" for x in records))
-    options = {"tokenizer": "whitespace", "keep_punctuation": True}
+    tokenizer = "none" if kind == "videos" else "whitespace"
+    options = {"tokenizer": tokenizer, "keep_punctuation": True}
     (folder / "prepare.json").write_text(json.dumps({"options": options}))
     if kind == "prompts":
         for name, side in (("prompts", "wp_source"), ("stories", "wp_target")):

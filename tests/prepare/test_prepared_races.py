@@ -17,7 +17,6 @@ from fairseq_mm.cli.main import main
 from fairseq_mm.data.feature_store_writer import FeatureStoreWriter
 from fairseq_mm.data.folder_lock import locked_folder
 from fairseq_mm.errors import UserError
-from fairseq_mm.prepare import data_folder
 from fairseq_mm.prepare.tagging import tag_folder
 
 SENTENCES = ["alpha one .", "alpha two .", "alpha three .", "alpha four .", "alpha five ."]
@@ -121,54 +120,6 @@ def test_what_a_killed_preparation_has_begun_is_in_nobodys_way(tmp_path, name):
     (output / ".partial" / name).touch()
     assert prepare("captions", data, output) == (0, [])
     assert not (output / ".partial").exists()
-
-
-class KilledError(BaseException):
-    pass
-
-
-@pytest.mark.parametrize("call", [0, 1, 3, 5])
-def test_a_run_killed_while_its_files_move_is_finished_by_the_next(
-    tmp_path, monkeypatch, capsys, call
-):
-    alpha = write_data(tmp_path / "alpha.jsonl", "captions")
-    beta = write_data(tmp_path / "beta.jsonl", "captions", run="beta", lines=17)
-    output, expected = tmp_path / "out", tmp_path / "expected"
-    assert prepare("captions", alpha, output)[0] == 0
-    assert prepare("captions", beta, expected)[0] == 0
-    calls = iter(range(100))
-
-    def killed(real):
-        def replace_or_die(*args, **options):
-            if str(output) in str(args[0]) and next(calls) == call:
-                raise KilledError
-            return real(*args, **options)
-
-        return replace_or_die
-
-    with monkeypatch.context() as patch:
-        move = data_folder._move_over
-        rmtree = data_folder.shutil.rmtree
-
-        def move_and_die(*args):
-            patch.setattr(os, "replace", killed(os.replace))
-            patch.setattr(data_folder.shutil, "rmtree", lambda *_, **__: None)
-            move(*args)
-
-        patch.setattr(data_folder, "_move_over", move_and_die)
-        with pytest.raises(KilledError):
-            prepare("captions", beta, output, "--overwrite")
-    assert data_folder.shutil.rmtree is rmtree
-    assert main(["doctor", "--data", str(output)]) == 2
-    assert "killed before its files had moved" in capsys.readouterr().out
-    status, lines = prepare("captions", beta, output)
-    assert status == 2
-    assert "has prepared data already" in lines[-1]
-    found = {path.relative_to(output): content for path, content in contents(output).items()}
-    wanted = {path.relative_to(expected): content for path, content in contents(expected).items()}
-    report = Path("prepare.json")
-    assert json.loads(found.pop(report))["counts"] == json.loads(wanted.pop(report))["counts"]
-    assert found == wanted
 
 
 def race(kind, data, output, start, results):
