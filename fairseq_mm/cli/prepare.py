@@ -150,9 +150,7 @@ def _read_own(args: argparse.Namespace) -> Corpus:
 
 
 def run(args: argparse.Namespace) -> None:
-    # before fairseq-preprocess, which would send its log to stdout; basicConfig works only once
     logging.basicConfig(stream=sys.stderr, level=logging.WARNING, format="%(message)s")
-    logging.getLogger("fairseq_mm.prepare").setLevel(logging.INFO)
     if args.name == "upgrade":
         files = ", ".join(upgrade.upgrade_folder(args.folder))
         print(f"{args.folder}: {f'wrote {files}' if files else 'nothing is to do'}")
@@ -164,12 +162,7 @@ def run(args: argparse.Namespace) -> None:
     _leave_out_missing(corpus, args)
     kind = next(kind for kind in KINDS.values() if kind.records.name == corpus.kind.name)
     writer = kind.writer(args)
-    report = writer.write(
-        corpus,
-        args.output,
-        strict=args.strict,
-        overwrite=args.overwrite,
-    )
+    report = writer.write(corpus, args.output, strict=args.strict, overwrite=args.overwrite)
     _print_report(report, writer, args.output)
     if corpus.features_written:
         print(corpus.features_written)
@@ -219,15 +212,15 @@ def keys_in_stores(
             by_name.setdefault(PurePosixPath(key).stem, []).append(key)
     keys, missing = {}, {}
     for name in names:
-        if name in store:  # an exact key takes precedence over a stem
-            keys[name] = name
-        elif len(by_name.get(name, [])) > 1:
-            first, second = by_name[name][:2]
+        # an exact key takes precedence over a stem
+        found = [name] if name in store else by_name.get(name, [])
+        if len(found) > 1:
             raise UserError(
-                f"--features {' '.join(paths)}: {first} and {second} could both be image {name}."
+                f"--features {' '.join(paths)}: {found[0]} and {found[1]} could both be image "
+                f"{name}."
             )
-        elif name in by_name:
-            keys[name] = by_name[name][0]
+        if found:
+            keys[name] = found[0]
         else:
             missing[name] = "not in the feature store"
     store.close()
