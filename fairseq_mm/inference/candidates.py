@@ -17,13 +17,38 @@ import numpy as np
 from fairseq_mm.data.pos_sequences import LONGEST, SHORTEST, sample_pos_sequences
 from fairseq_mm.errors import UserError
 from fairseq_mm.generation.config import check_declared, declare
-from fairseq_mm.prepare.rule_tagger import FUNCTION_WORDS
 from fairseq_mm.retrieval.nearest_vectors import nearest, unit_vectors
 
 CONDITIONS = ("image", "words", "sentences", "concepts")
 DEFAULT_CONDITIONS = CONDITIONS[:3]
 # sample structures from all training sentences (by frequency), or from the set of different ones
 POS_SAMPLING = ("frequency", "types")
+
+# words that say little about an image, by their universal tag, and auxiliaries
+FUNCTION_WORDS_BY_TAG = {
+    "DET": (
+        "a an the this that these those some any each every another both all no its his her "
+        "their our my your either neither what which whose"
+    ),
+    "PRON": (
+        "he she it they we you i him them us me himself herself itself themselves each-other "
+        "who someone something somebody everyone nothing one-another others there one"
+    ),
+    "ADP": (
+        "in on at by with of from into onto over under above below behind beside besides "
+        "between among through across along around near off toward towards against during "
+        "after before for about outside inside underneath beneath atop amongst within without "
+        "upon past like down up out as next alongside whilst via until since despite while "
+        "because if although though so than"
+    ),
+    "CONJ": "and or but nor yet &",
+    "PRT": "to not n't 's '",
+}
+_AUXILIARIES = (
+    "is are was were be been being am has have had having do does did can could will would may "
+    "might must should"
+)
+_FUNCTION_WORDS = frozenset(" ".join([*FUNCTION_WORDS_BY_TAG.values(), _AUXILIARIES]).split())
 
 
 class TrainingSentences(NamedTuple):
@@ -157,7 +182,7 @@ class CandidateScores(NamedTuple):
 
 def count_repetitions(words: Sequence[str]) -> int:
     """Count the content words that occurred before in the same sentence; ignore function words."""
-    counts = Counter(word for word in words if word not in FUNCTION_WORDS)
+    counts = Counter(word for word in words if word not in _FUNCTION_WORDS)
     return sum(counts.values()) - len(counts)
 
 

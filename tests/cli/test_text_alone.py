@@ -4,6 +4,7 @@ images; neither features nor images until the last step (Kiros et al. 2014, sect
 import json
 import random
 import shutil
+import sys
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,10 @@ from fairseq_mm.cli.main import main
 from fairseq_mm.data.feature_store import FeatureStore
 from fairseq_mm.data.records import open_split
 from fairseq_mm.inference.embedder import load_embedder
-from fairseq_mm.prepare.tagging import tag_folder
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "scripts"))
+
+from tag_pos import tag_folder
 
 
 def write_sentences(path, count=60):

@@ -16,8 +16,6 @@ from toy_processes import needs_fork
 from fairseq_mm.cli.main import main
 from fairseq_mm.data.feature_store_writer import FeatureStoreWriter
 from fairseq_mm.data.folder_lock import locked_folder
-from fairseq_mm.errors import UserError
-from fairseq_mm.prepare.tagging import tag_folder
 
 SENTENCES = ["alpha one .", "alpha two .", "alpha three .", "alpha four .", "alpha five ."]
 RECORDS = {
@@ -66,20 +64,6 @@ def test_a_second_preparation_is_refused_while_the_first_one_writes(tmp_path, ki
     (output / "lock").touch()
     assert prepare(kind, data, output, "--overwrite") == (0, [])
     assert sorted(contents(output)) == sorted(before)
-
-
-def test_tags_are_not_written_while_their_text_is_prepared(tmp_path):
-    data, output = write_data(tmp_path / "data.jsonl", "captions"), tmp_path / "out"
-    assert prepare("captions", data, output) == (0, [])
-    before = contents(output)
-    with locked_folder(str(output)), pytest.raises(UserError, match="another process is writing"):
-        list(tag_folder(output, tagger="rules"))
-    (output / "lock").unlink()
-    assert contents(output) == before
-    assert len(list(tag_folder(output, tagger="rules"))) == 1
-    record = json.loads((output / "train.jsonl").read_text().partition("\n")[0])
-    assert [len(tags.split()) for tags in record["tags"]] == [2] * 5
-    assert contents(output).keys() == before.keys()
 
 
 def test_features_can_be_written_meanwhile(tmp_path):

@@ -6,6 +6,7 @@ import json
 import pytest
 
 from fairseq_mm.cli.main import main
+from fairseq_mm.data.folder_lock import locked_folder
 from fairseq_mm.data.records import open_split
 
 TEXTS = {"train": ["A dog is jumping", "two \u2028 men"], "valid": ["a dog jumps"]}
@@ -56,3 +57,11 @@ def test_mistakes_are_one_line_each(tag, folder, tmp_path):
         assert message in err
         assert err.count("\n") == 1
     assert not (tmp_path / "none").exists()
+
+
+def test_tags_are_not_written_while_their_text_is_prepared(tag, folder):
+    before = (folder / "train.jsonl").read_bytes()
+    with locked_folder(str(folder)):
+        status, _, err = tag(folder, "--tagger", "rules")
+    assert (status, "another process is writing" in err) == (2, True)
+    assert (folder / "train.jsonl").read_bytes() == before

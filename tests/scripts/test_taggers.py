@@ -1,13 +1,16 @@
 """Captions are tagged by what is installed, or by rules."""
 
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
 from fairseq_mm.errors import UserError
-from fairseq_mm.prepare.rule_tagger import RuleTagger
-from fairseq_mm.prepare.tagging import installed_tagger, tag_lines
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "scripts"))
+
+from tag_pos import RuleTagger, installed_tagger, tag_lines
 
 TEXTS = ["a dog jumping", "men running and diving", "she is smiling", "a boy watching tv"]
 
