@@ -34,13 +34,9 @@ def index_oov_words(
     Returns:
         One token for each word, and the unknown words in the order of their numbers.
     """
-    numbers: dict[str, int] = {}
-    for word in words:
-        if len(numbers) == limit:
-            break
-        if not _is_known(word, known):
-            numbers.setdefault(word, len(numbers))
-    return _replace(words, known, numbers), list(numbers)
+    unknown = dict.fromkeys(word for word in words if not _is_known(word, known))
+    oov_words = list(unknown)[:limit]
+    return index_with(words, known, oov_words), oov_words
 
 
 def index_with(words: Sequence[str], known: Collection[str], oov_words: Sequence[str]) -> list[str]:
@@ -58,7 +54,12 @@ def index_with(words: Sequence[str], known: Collection[str], oov_words: Sequence
     numbers: dict[str, int] = {}
     for number, word in enumerate(oov_words):
         numbers.setdefault(word, number)
-    return _replace(words, known, numbers)
+    tokens = []
+    for word in words:
+        if not _is_known(word, known):
+            word = oov_token(numbers[word]) if word in numbers else UNKNOWN
+        tokens.append(word)
+    return tokens
 
 
 def restore_oov_words(text: str, oov_words: Sequence[str]) -> str:
@@ -80,13 +81,3 @@ def _is_known(word: str, known: Collection[str]) -> bool:
     if word == UNKNOWN:
         return True  # an unknown word that was replaced before: it cannot be restored
     return word in known and not _NUMBERED.fullmatch(word)
-
-
-def _replace(words: Sequence[str], known: Collection[str], numbers: dict[str, int]) -> list[str]:
-    tokens = []
-    for word in words:
-        if _is_known(word, known):
-            tokens.append(word)
-        else:
-            tokens.append(oov_token(numbers[word]) if word in numbers else UNKNOWN)
-    return tokens
