@@ -276,7 +276,7 @@ def _find_weights(subject: str, checkpoint: Any, given: Optional[str]) -> Iterat
     recorded = str(checkpoint.extractor.get("weights", ""))
     if len(recorded) == 64:  # SHA-256 of a file; published weights have a name instead
         name = str(checkpoint.extractor.get("extractor"))
-        file = find_weights_file(checkpoint.extractor, [checkpoint.path], given)
+        file: Any = find_weights_file(checkpoint.extractor, [checkpoint.path], given)
         check_weights_file(name, recorded, file)
         yield "ok", subject, file, ""
 

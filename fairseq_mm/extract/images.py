@@ -55,9 +55,10 @@ def read_image(image: AnyImage, *, max_pixels: int = MAX_PIXELS) -> Image.Image:
             larger images are refused.
     """
     with file_errors():
-        if isinstance(image, (Image.Image, np.ndarray)):
-            is_array = isinstance(image, np.ndarray)
-            return _to_rgb(Image.fromarray(image) if is_array else _rotate_upright(image))
+        if isinstance(image, np.ndarray):
+            return _to_rgb(Image.fromarray(image))
+        if isinstance(image, Image.Image):
+            return _to_rgb(_rotate_upright(image))
         with allow_any_size(), open_media(image) as stream:
             return _decode(stream, max_pixels)
 
