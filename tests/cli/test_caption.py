@@ -202,7 +202,10 @@ def _fail(*_, **__):
             "--features and --weights: leave one of the",
         ),
         (["p.jpg", "--prefix", "a zebra"], "the word 'zebra' is not in"),
-        (["p.jpg", "--weights", "absent.pt"], "absent.pt: cannot be read (No such file or directory)"),
+        (
+            ["p.jpg", "--weights", "absent.pt"],
+            "absent.pt: cannot be read (No such file or directory)",
+        ),
         (["--features", "absent.h5"], "absent.h5"),
     ],
 )

@@ -110,7 +110,7 @@ def test_a_video_that_cannot_be_read_is_named_and_the_others_are_summarised(
     unknown = f"none of the transcript's words is in the dictionary of {checkpoint}."
     assert err == [
         f"fairseq-mm summarize: {broken}: is no video, or its head or index is missing "
-        "(truncated?).",
+        "(Invalid data found when processing input).",
         f"fairseq-mm summarize: {tmp_path}/absent.mp4: cannot be read (No such file or directory).",
         f"fairseq-mm summarize: {videos[1]}: {unknown}",
         f"fairseq-mm summarize: {transcripts[0]}: {unknown}",
