@@ -268,7 +268,7 @@ def test_checkpoint_of_word_vectors_needs_no_file(monkeypatch, tmp_path, data):
     options = ("--word-vectors", vectors, "--fixed-words")
     checkpoint = train(monkeypatch, data, tmp_path / "ck", *options)
     wide = ("--word-dim", "7", "--max-epoch", "3")
-    with pytest.raises(UserError, match="1: has vectors of 6 dimensions, but --word-dim is 7"):
+    with pytest.raises(UserError, match="1 has vectors of 6 dimensions, but --word-dim is 7"):
         train(monkeypatch, data, tmp_path / "wide", *options, *wide)
     vectors.unlink()
     model, task, _ = load(checkpoint)
