@@ -204,7 +204,7 @@ def _fail(*_, **__):
         (["p.jpg", "--prefix", "a zebra"], "the word 'zebra' is not in"),
         (
             ["p.jpg", "--weights", "absent.pt"],
-            "absent.pt: cannot be read (No such file or directory)",
+            "absent.pt: cannot be read (No such file",
         ),
         (["--features", "absent.h5"], "absent.h5"),
     ],
