@@ -72,7 +72,10 @@ def open_source(
     path = Path(path)
     with file_errors(path, "cannot be imported"):
         if path.is_dir() and not ids_path:
-            source = _open_folder(path, array)
+            # sorted, since the order of a folder depends on the file system
+            paths = sorted(path.glob("*.npy")) or sorted(path.glob("*.npz"))
+            keys = [file.stem for file in paths]
+            source = FeatureSource(path.name, keys, lambda i: _read_file(paths[i], array))
         elif path.suffix == ".npz" and not ids_path and not array:
             source = _open_npz(path)
         elif path.suffix == ".npy" and not array:
@@ -201,14 +204,6 @@ def extractor_attributes(
     if extractor is not None:
         attributes["grid"] = int(grid)
     return {name: value for name, value in attributes.items() if value is not None}
-
-
-def _open_folder(folder: Path, array: Optional[str]) -> FeatureSource:
-    # sorted, since the order of a folder depends on the file system
-    paths = sorted(folder.glob("*.npy")) or sorted(folder.glob("*.npz"))
-    return FeatureSource(
-        folder.name, [path.stem for path in paths], lambda i: _read_file(paths[i], array)
-    )
 
 
 def _read_file(path: Path, array: Optional[str]) -> np.ndarray:

@@ -21,12 +21,6 @@ def unreadable_path(output: str) -> str:
     return output + ".unreadable.tsv"
 
 
-def details_path(output: str, noun: str) -> str:
-    """Return the path of the table with one line per image or video of the store ``output``;
-    ``noun`` is ``images`` or ``videos``."""
-    return f"{output}.{noun}.tsv"
-
-
 def write_unreadable(output: str, unreadable: Iterable[tuple[str, str]]) -> None:
     """Write names and reasons of unreadable files, separated by tabs, next to the store ``output``;
     remove the list if there are none."""
@@ -48,12 +42,12 @@ def write_rows(path: str, rows: Iterable[Sequence[str]]) -> None:
 
 
 class Journal:
-    """Table of the finished videos, kept in the folder ``<path>.partial`` until the feature store
-    ``<path>`` is finished. ``num_inputs`` has the number of clips of each video that an interrupted
-    run has finished."""
+    """Table with one line per finished video, kept in the folder ``<path>.partial`` until the feature
+    store ``<path>`` is finished. ``num_inputs`` has the number of clips of each video that an
+    interrupted run has finished."""
 
     def __init__(self, writer: FeatureStoreWriter, noun: str, columns: Sequence[str]) -> None:
-        self.output = details_path(writer.path, noun)
+        self.output = f"{writer.path}.{noun}.tsv"
         self.path = os.path.join(writer.partial_path, f"{noun}.tsv")
         rows = [line.rstrip("\n").split("\t") for line in self._read_lines() if line.endswith("\n")]
         # a line is written before its video is appended: the last may be incomplete or too early

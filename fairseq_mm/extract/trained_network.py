@@ -173,8 +173,3 @@ def freeze_layers_before(network: TrainedNetwork, first: str) -> None:
         )
     for parameter in list(network.parameters())[:number]:
         parameter.requires_grad_(False)
-
-
-def get_torchvision_weights(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Convert the state dict of a :class:`TrainedNetwork` to one of torchvision's network."""
-    return {name.removeprefix(LAYERS_PREFIX): value.float() for name, value in weights.items()}

@@ -36,7 +36,7 @@ from fairseq_mm.data.transcript_text import SOURCE, TARGET
 from fairseq_mm.errors import UserError, file_errors
 from fairseq_mm.extract.extractor import build_extractor_from_identity
 from fairseq_mm.extract.identity import DECODER, check_is_recorded
-from fairseq_mm.extract.trained_network import get_torchvision_weights
+from fairseq_mm.extract.trained_network import LAYERS_PREFIX
 from fairseq_mm.hub.model_card import write_card
 from fairseq_mm.inference.checkpoint import Checkpoint, build_models, load_models
 from fairseq_mm.inference.checkpoint_files import compute_checkpoint_digest
@@ -45,6 +45,8 @@ from fairseq_mm.tasks._image_network import PhotoOptions
 
 _SHOWN = 3  # number of tensors that a message names
 SEPARATED = "checkpoint_best.pt"
+# a plain name, which becomes a part of a file's name
+_LANGUAGE = re.compile(r"[A-Za-z0-9_-]{1,50}")
 
 
 def export_checkpoint(
@@ -134,7 +136,7 @@ def _write_vocabulary(checkpoint: Checkpoint, folder: str) -> None:
     if checkpoint.input_kind == "videos":
         # both texts share it, and data folders have it under both names
         dictionaries = {f"dict.{side}.txt": words for side in (SOURCE, TARGET)}
-    elif source_words is not None and all(map(_is_language, sides)):
+    elif source_words is not None and all(_LANGUAGE.fullmatch(str(side or "")) for side in sides):
         dictionaries = {f"dict.{sides[0]}.txt": words, f"dict.{sides[1]}.txt": source_words}
     elif source_words is not None:
         kind = "tags" if checkpoint.reads_structure else "source"
@@ -148,10 +150,6 @@ def _write_vocabulary(checkpoint: Checkpoint, folder: str) -> None:
                 seen.add(word)
     if provenance.get("subwords"):
         Subwords.from_state(provenance["subwords"]).save(folder)
-
-
-def _is_language(value: Any) -> bool:
-    return isinstance(value, str) and re.fullmatch(r"[A-Za-z0-9_-]{1,50}", value) is not None
 
 
 def write_checkpoint(path: str, output: str) -> int:
@@ -245,7 +243,10 @@ def separate_network(checkpoint: Checkpoint, output: str) -> str:
     file = f"{checkpoint.extractor['extractor']}.pt"
     with output_folder(output) as partial:
         path = os.path.join(partial, file)
-        save_checkpoint(get_torchvision_weights(network), path)
+        # torchvision's names and dtype
+        save_checkpoint(
+            {x.removeprefix(LAYERS_PREFIX): y.float() for x, y in network.items()}, path
+        )
         # the training read images that Pillow decoded, whatever decoded them before
         known = {x: value for x, value in checkpoint.extractor.items() if x != DECODER}
         extractor = {**known, "weights": compute_sha256(path)}

@@ -154,18 +154,6 @@ def test_an_unconverted_checkpoint_is_refused_with_the_command_that_helps(traine
     assert "is of fairseq's fconv_self_att; convert it first" in str(failed.value.__context__)
 
 
-def test_what_is_read_and_written_is_said(trained, tmp_path, capsys):
-    assert convert(trained.fusion, tmp_path / "new.pt", trained.data) == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert any(line.endswith(" left out: the same as encoder.pretrained.*.") for line in lines)
-    assert any("taken to be those of the model on top" in line for line in lines)
-    assert any(line.startswith(f"{tmp_path / 'new.pt'}: --arch conv_story_wp, ") for line in lines)
-    assert any(
-        line.startswith("frozen part: ") and "--decoder-layers '[(12, 4)] * 2 + [(10, 3)]'" in line
-        for line in lines
-    )
-
-
 def test_the_released_computation_is_the_default(trained, tmp_path):
     model = load_models(trained.converted["fusion"]).models[0]
     assert not model.decoder.masks_padding

@@ -44,25 +44,6 @@ def test_a_folder_becomes_a_store(folder, tmp_path, capsys):
     assert extract(folder, *MODEL, "--output", output, "--overwrite") == 0
 
 
-def test_a_network_of_timm_is_extracted_merged_and_shown_as_others(folder, tmp_path, capsys):
-    pytest.importorskip("timm")
-    model = ["--model", "timm:test_resnet", "--weights", "none", "--workers", "1", "--size", "32"]
-    whole = tmp_path / "f.h5"
-    assert extract(folder, *model, "--output", whole) == 0
-    parts = [tmp_path / f"part.{i}of2.h5" for i in (1, 2)]
-    for i in (1, 2):
-        assert extract(folder, *model, "--output", tmp_path / "part.h5", "--shard", f"{i}/2") == 0
-    assert main(["store", "merge", *map(str, parts), "--output", str(tmp_path / "part.h5")]) == 0
-    merged, store = FeatureStore(tmp_path / "part.h5"), FeatureStore(whole)
-    for key in store.ids:  # the places in the batches differ, and so do the last bits
-        np.testing.assert_allclose(merged.read(key), store.read(key), rtol=2e-3, atol=1e-4)
-    for name in ("weights_digest", "library", "extractor"):
-        assert merged.attributes[name] == store.attributes[name]
-    capsys.readouterr()
-    assert main(["store", "info", str(whole)]) == 0
-    assert "weights_digest           " in capsys.readouterr().out
-
-
 def test_models_are_listed_without_images_and_output(capsys):
     assert extract("--list-models") == 0
     lines = capsys.readouterr().out.splitlines()

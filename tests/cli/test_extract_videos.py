@@ -1,11 +1,8 @@
 """``fairseq-mm extract`` of videos from the command line."""
 
 import json
-import signal
 
-import numpy as np
 import pytest
-from toy_processes import ForkedCommand, needs_fork
 from toy_videos import frames_of, write_video
 
 from fairseq_mm.cli.main import main
@@ -92,27 +89,6 @@ def test_mistakes_are_one_line_and_status_2(tmp_path, arguments, message, monkey
 def test_names_of_video_models_are_proposed(folder, tmp_path, capsys):
     assert extract(folder, "--model", "resnext101_3D", "--output", tmp_path / "f.h5") == 2
     assert "has no such model. Near: resnext101_3d" in capsys.readouterr().err
-
-
-@needs_fork
-def test_a_killed_run_continues_to_the_same_store(tmp_path):
-    folder = tmp_path / "many"
-    folder.mkdir()
-    for i, count in enumerate((9, 13, 6, 80)):
-        write_video(folder / f"{i}.mp4", frames_of(count, seed=i))
-    model = [*MODEL, "--batch-size", "3"]
-    output = tmp_path / "f.h5"
-    arguments = [folder, *model, "--workers", 2, "--output", output]
-    command = ForkedCommand.extract_slowly(arguments, tmp_path / "log")
-    command.kill_when_written(tmp_path / "f.h5.partial", 2, signal.SIGKILL)
-    assert not output.exists()
-    assert extract(folder, *model, "--workers", 1, "--output", output) == 0
-    whole = tmp_path / "whole.h5"
-    assert extract(folder, *model, "--workers", 0, "--output", whole) == 0
-    one, other = FeatureStore(output), FeatureStore(whole)
-    assert one.ids == other.ids
-    for key in one.ids:
-        np.testing.assert_array_equal(one.read(key), other.read(key))
 
 
 def test_real_videos_have_their_numbers_of_clips(shared_data, tmp_path):

@@ -18,8 +18,6 @@ from toy_convert import convert, message
 from toy_data import run_fairseq, write_store
 from toy_released_vse import (
     SIGNS,
-    E,
-    K,
     TheirModel,
     kiros_arrays,
     kiros_image,
@@ -178,47 +176,6 @@ def test_a_query_has_the_capitals_and_marks_that_the_words_have(tmp_path):
     assert convert(source, tmp_path / "out", "--vocabulary", vocabulary) == 0
     found = load_embedder(tmp_path / "out", device="cpu").embed_texts(["A dog, runs."])[0]
     assert_close(found, theirs.sentence("A dog runs ."))
-
-
-def test_what_is_written_is_said(tmp_path, capsys):
-    source = write_kiros(tmp_path / "f8k.npz", WORDS)
-    output = tmp_path / "out"
-    assert convert(source, output) == 0
-    assert sorted(os.listdir(output)) == ["checkpoint_best.pt", "dict.txt"]
-    assert (output / "dict.txt").read_text() == "".join(f"{word} 1\n" for word in WORDS[:-2])
-    sizes = 14 * E + 3 * K * (E + K + 2) + K * 6
-    assert capsys.readouterr().out.splitlines() == [
-        f"{source}: 9 tensors, all converted",
-        "note: Words whose number is n_words or more are unknown, as in the released code: "
-        "'rare', 'rarest'.",
-        f"{output}: --arch vse_gru, {sizes} parameters, 10 words: checkpoint_best.pt, dict.txt",
-        f"data: fairseq-mm prepare captions ... --dictionary {output}/dict.txt "
-        "--tokenizer whitespace --keep-case --keep-punctuation",
-        "features: of dimension 5, as the model was trained on",
-        f"rank: fairseq-mm rank DATA --checkpoint {output}",
-        'train: fairseq-train DATA --user-dir "$(fairseq-mm user-dir)" --optimizer adam --lr 1e-4 '
-        "--batch-size 64 --task multimodal_captioning --arch vse_gru --word-dim 6 "
-        "--embed-dim 7 --sentence-signs end --image-norm evaluation --feature-scaling unit "
-        "--criterion pairwise_ranking --margin 0.3 --same-image-negatives "
-        f"--finetune-from-model {output}/checkpoint_best.pt",
-    ]
-
-
-def test_the_way_of_training_of_vsepp_is_said(tmp_path, capsys):
-    theirs = TheirModel(WORDS, no_imgnorm=True)
-    vocabulary = theirs.write_vocabulary(tmp_path / "vocab.pkl")
-    source = theirs.write(tmp_path / "m.tar")
-    assert convert(source, tmp_path / "out", "--vocabulary", vocabulary) == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert lines[:2] == [
-        f"{source}: 7 tensors, all converted",
-        "note: The vector of <pad> is left out: it is never read.",
-    ]
-    assert "--tokenizer words --keep-punctuation" in lines[3]
-    assert (
-        "--sentence-signs both --image-norm never --feature-scaling none --criterion "
-        "pairwise_ranking --margin 0.25 --negatives max --same-image-negatives"
-    ) in lines[-1]
 
 
 CAPTIONS = {

@@ -149,43 +149,6 @@ def test_other_processes_read_stores_that_are_open_here(
         assert_same_items(store, items)
 
 
-def test_a_forked_process_opens_a_file_of_its_own(open_store, items):
-    store = open_store("compressed")
-    store.read("d")
-    inherited = store._file
-    child = os.fork()
-    if not child:
-        np.testing.assert_array_equal(store.read("b.jpg"), items["b.jpg"])
-        os._exit(0 if store._file is not inherited else 1)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-    store.read("b.jpg")
-    assert store._file is inherited
-
-
-class Items:
-    def __init__(self, store):
-        self.store = store
-
-    def __len__(self):
-        return len(self.store) * 10
-
-    def __getitem__(self, i):
-        key = self.store.ids[i % len(self.store)]
-        return key, self.store.read(key), os.getpid()
-
-
-def test_persistent_loader_workers_read_the_same_rows_in_every_epoch(store, items):
-    from torch.utils.data import DataLoader  # not above: spawned processes import this file
-
-    store.read("d")
-    loader = DataLoader(Items(store), batch_size=None, num_workers=2, persistent_workers=True)
-    for _ in range(2):
-        batches = list(loader)
-        assert len({pid for _, _, pid in batches} - {os.getpid()}) == 2
-        for key, rows, _ in batches:
-            np.testing.assert_array_equal(rows.numpy(), items[key])
-
-
 def test_attributes_come_back_as_plain_values(write_store):
     given = {"extractor": "mobilenet_v2", "grid": 0, "frame_rate": 2.5, "flag": True}
     store = FeatureStore(write_store({"a": rows_for(1)}, attributes=given))

@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 import time
-import zlib
 from pathlib import Path
 
 import h5py
@@ -79,25 +78,6 @@ def test_the_store_has_the_rows_one_after_the_other(path):
         assert file["features"].chunks is None
         assert file.attrs["format_version"] == 1
     assert os.listdir(os.path.dirname(path)) == ["features.h5"]
-
-
-def test_an_interrupted_writer_continues(path, expected):
-    keys = list(ITEMS)
-    write(path, {key: ITEMS[key] for key in keys[:4]}, finish=False)
-    assert not os.path.exists(path)
-    with open_writer(path) as writer:
-        assert writer.done == set(keys[:4])
-    write(path, ITEMS)
-    assert members(path) == expected
-    assert not os.path.exists(path + ".partial")
-
-
-def test_created_is_the_time_of_the_beginning(path):
-    write(path, {"a": np.ones(DIM)}, finish=False)
-    header = Path(path + ".partial/header.json")
-    header.write_text(re.sub('"created": ".*?"', '"created": "then"', header.read_text()))
-    write(path, {"a": np.ones(DIM)})
-    assert FeatureStore(path).attributes["created"] == "then"
 
 
 def test_a_partial_that_is_cut_at_any_byte_continues_with_the_same_result(path, expected):
@@ -371,18 +351,6 @@ def test_a_full_disk_is_one_line_and_leaves_a_partial_that_continues(path, expec
     assert members(path) == expected
 
 
-def test_the_journal_is_as_documented(path):
-    write(path, {"k": np.ones((2, DIM))}, finish=False)
-    checksum = zlib.crc32(np.ones((2, DIM), np.float16).tobytes())
-    line = f"{checksum:08x}\t2\tk\n"
-    assert Path(path + ".partial/journal").read_text() == line
-    with open_writer(path) as writer:
-        writer.append("l", np.ones((2, DIM)), Source(7, 12, bytes(range(32))))
-    digest = bytes(range(32)).hex()
-    line += f"{checksum:08x}\t2\tl\t7\t12\t{digest}\n"
-    assert Path(path + ".partial/journal").read_text() == line
-
-
 SOURCES = [None, Source(7, 10**18 + 3, b"d" * 32), Source(0, -5, bytes(32))]
 
 
@@ -428,13 +396,3 @@ def test_a_writer_that_is_cleared_begins_anew(path):
         writer.append("a", np.ones(DIM))
         writer.clear()
     assert not os.path.exists(path + ".partial")
-
-
-def test_items_of_an_earlier_run_are_dropped_when_asked(path):
-    write(path, {"a": np.ones(DIM), "b": np.ones(DIM)}, finish=False)
-    with open_writer(path, resume=False) as writer:
-        assert writer.done == set()
-        writer.append("b", np.zeros(DIM))
-        writer.finish()
-    assert FeatureStore(path).ids == ["b"]
-    assert not FeatureStore(path).read("b").any()

@@ -77,17 +77,8 @@ def test_all_settings_are_built_again(videos):
     np.testing.assert_array_equal(rows, expected)
 
 
-def test_another_extractor_is_refused(extractor, tmp_path):
+def test_an_extractor_of_images_is_refused(extractor):
     identity = extractor.identity
-    with pytest.raises(UserError, match=r"made by mc3_18 with weights from a file .*give that f"):
-        build_extractor_from_identity(identity, reads="videos")
-    (tmp_path / "other.pt").write_bytes(b"other")
-    with pytest.raises(UserError, match=r"other\.pt: must have the SHA-256 .*, but has d9298a10d"):
-        build_extractor_from_identity(identity, str(tmp_path / "other.pt"), reads="videos")
-    with pytest.raises(UserError, match="--weights x: is neither a file nor a name"):
-        build_extractor_from_identity({**identity, "weights": "ftp:x"}, reads="videos")
-    with pytest.raises(UserError, match="no `weights` is recorded"):
-        build_extractor_from_identity({"extractor": "mc3_18"}, reads="videos")
     with pytest.raises(UserError, match="made by mc3_18, which reads videos, not images"):
         build_extractor_from_identity(identity)
     images = {**identity, "extractor": "resnet18", "preprocessing": "{}"}

@@ -13,7 +13,6 @@ from fairseq_mm.errors import UserError
 from fairseq_mm.extract import runner
 from fairseq_mm.extract.extractor import build_extractor
 from fairseq_mm.extract.media_list import VIDEOS, list_images
-from fairseq_mm.extract.run_files import details_path
 
 COUNTS = (9, 3, 13, 30, 5, 8, 21)
 CLIPS = (2, 1, 3, 7, 1, 2, 5)
@@ -85,7 +84,7 @@ def test_every_video_stands_in_the_store_in_order(extractor, folder, output, wor
     attributes = FeatureStore(output).attributes
     assert {key: attributes[key] for key in extractor.identity} == extractor.identity
     assert (attributes["frame_rate"], attributes["stride"]) == ("native", 4)
-    rows = table(details_path(output, "videos"))
+    rows = table(output + ".videos.tsv")
     assert rows[0] == ["id", "clips", "frames", "frame_rate", "seconds"]
     assert rows[4] == ["3", "7", "30", "25", "1.200"]
     assert not os.path.exists(output + ".unreadable.tsv")

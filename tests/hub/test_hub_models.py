@@ -233,12 +233,6 @@ def test_a_fresh_process_reads_the_variables_of_huggingface_hub(hub, folder, tmp
     assert run(HF_ENDPOINT=nobody, HF_HUB_OFFLINE="1")[0] == found
 
 
-def test_the_package_that_is_missing_is_named(monkeypatch):
-    monkeypatch.setitem(sys.modules, "huggingface_hub", None)
-    with pytest.raises(UserError, match=r"^bob/none: no such .* pip install 'fairseq-mm\[hub\]'"):
-        checkpoint_file("bob/none")
-
-
 def test_a_prompt_model_may_be_of_the_hub(hub, folder, checkpoint, tmp_path):
     from toy_text_models import SOURCE_WORDS, save_text_model
 
