@@ -42,7 +42,7 @@ def write_rows(path: str, rows: Iterable[Sequence[str]]) -> None:
 
 
 class Journal:
-    """Table with one line per finished video, kept in the folder ``<path>.partial`` until the feature
+    """Table with a line per finished video, kept in the folder ``<path>.partial`` until the feature
     store ``<path>`` is finished. ``num_inputs`` has the number of clips of each video that an
     interrupted run has finished."""
 
