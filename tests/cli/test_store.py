@@ -144,7 +144,7 @@ PREPROCESSING = "--ids ids.txt --preprocessing"
             "rows.npy: cannot be imported (an array needs the ids of its items",
         ),
         ("import rows.npy --ids some.txt", "it has 6 rows: must have one or 5 for each of 2"),
-        ("import rows.npy --ids ids.txt --weights w.pt", "w.pt: No such file"),
+        ("import rows.npy --ids ids.txt --weights w.pt", "w.pt: cannot be read (No such file"),
         (f"import rows.npy {PREPROCESSING} {{", "--preprocessing: not JSON"),
         (f"import rows.npy {PREPROCESSING} 224", "--preprocessing: must be a JSON object, but is"),
         (f'import rows.npy {PREPROCESSING} {{"rezise":"squash"}}', "cannot be understood"),
