@@ -194,7 +194,10 @@ def test_bertscore_is_that_of_the_paper(score, models, tmp_path, layer):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--metrics", "clipscore", "--images", "no", "--clip-model", "x"], "no: cannot be read (No such file or directory)"),
+        (
+            ["--metrics", "clipscore", "--images", "no", "--clip-model", "x"],
+            "no: cannot be read (No such file or directory)",
+        ),
         (
             ["--metrics", "bertscore", "--bert-model", "own/bert"],
             "--bert-model own/bert: cannot be loaded: ",

@@ -135,11 +135,11 @@ def _write_how2(folder: Path, chance: random.Random) -> None:
 
 def _write_own(folder: Path, chance: random.Random) -> None:
     """Captions, prompts, visual stories and videos of one's own, and released models."""
-    pictures = [f"pictures/{i}.jpg" for i in range(12)]
-    (folder / "pictures").mkdir()
-    for name in pictures:
+    images = [f"images/{i}.jpg" for i in range(12)]
+    (folder / "images").mkdir()
+    for name in images:
         _draw(folder / name, chance)
-    captions = [{"image": name, "captions": [sentence(chance)] * 2} for name in pictures]
+    captions = [{"image": name, "captions": [sentence(chance)] * 2} for name in images]
     _write_jsonl(folder / "mine.jsonl", captions)
     prompts = [{"prompt": f"[WP] {sentence(chance)}", "story": sentence(chance)} for _ in range(12)]
     _write_jsonl(folder / "stories.jsonl", prompts)
