@@ -251,7 +251,7 @@ class Tales(DemoTask):
         self._command(
             self.drawn,
             *("fairseq-mm prepare prompts", self.folder / "tales.jsonl"),
-            "--source-threshold 1 --target-threshold 1 --workers 1",
+            "--source-threshold 1 --target-threshold 1",
             *("--output", self.data, "--overwrite"),
         )
 
@@ -311,7 +311,7 @@ class Summaries(DemoTask):
         self._draw("Draw clips", "clip_collection.draw_clips", sizes=self.sizes.clips.splits)
         self._command(
             self.drawn,
-            *("fairseq-mm prepare videos", self.folder / "clips.jsonl", "--workers 1"),
+            *("fairseq-mm prepare videos", self.folder / "clips.jsonl"),
             *("--output", self.data, "--overwrite"),
         )
 

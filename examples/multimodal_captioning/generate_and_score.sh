@@ -15,7 +15,7 @@ for decoding in greedy beam; do
     echo "$decoding:"
     fairseq-mm score "$out/$decoding-$split.txt" --data "$data" --split "$split" \
         --metrics bleu,meteor,rouge_l,cider,perplexity,novelty,diversity \
-        --reference-scores "$out/reference-$split.txt" --card \
+        --reference-scores "$out/reference-$split.txt" \
         --per-item "$out/$decoding-$split.jsonl" --json "$out/$decoding-$split.json" "${@:4}"
 done
 fairseq-mm rank "$data" --checkpoint "$out" --split "$split" --marginal-images "${MARGINAL_IMAGES:-100}"

@@ -278,7 +278,7 @@ class Rule(NamedTuple):
     because: str = ""
 
 
-_WRITTEN = ("output", "html", "json", "jsonl", "submission", "per_item", "card")
+_WRITTEN = ("output", "html", "json", "jsonl", "submission", "per_item")
 
 
 def check_names(args: argparse.Namespace) -> None:

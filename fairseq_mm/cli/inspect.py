@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 OPTIONS = {
     "prompts": ("words", "layers"),
     "images": ("features", "weights", "images"),
-    "videos": ("features", "layers", "gates", "hypotheses", "videos", "json", "batch_size"),
+    "videos": ("features", "layers", "gates", "hypotheses", "videos", "json"),
 }
 
 _RULES = (
@@ -116,12 +116,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     arguments.add_rows(videos, _VIDEOS)
     arguments.add(
         videos,
-        *("json", "batch_size"),
+        "json",
         json={"help": "Write the statistics and the histogram of --gates as JSON to this file."},
-        batch_size={
-            "type": arguments.positive,
-            "help": "Number of videos per batch (default: 8; 32 on a GPU).",
-        },
     )
 
 

@@ -52,7 +52,6 @@ def inspect(args: argparse.Namespace, checkpoint: Checkpoint) -> Inspection:
         args.split or "valid",
         features=args.features,
         device=args.device,
-        batch_size=args.batch_size,
     )
     split = inspection.split
     about = f"{checkpoint.arch}, {checkpoint.path}; {split.name} of {args.data}"

@@ -5,8 +5,7 @@ decides which texts: captions, stories of prompts, visual stories or summaries.
 """
 
 import argparse
-import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from fairseq_mm.cli import arguments
@@ -53,25 +52,6 @@ def add_scoring_arguments(parser: argparse.ArgumentParser) -> None:
         help="Precision of the networks; bfloat16 rounds a token's log-probability in its third "
         "digit (default: float32).",
     )
-    arguments.add_numbers(group, threads="Number of CPU threads (default: PyTorch's).")
-
-
-def restores_threads(run: Callable[[argparse.Namespace], None]) -> Any:
-    """Decorate the function of a command, so that ``--threads`` ends with the command."""
-
-    @functools.wraps(run)
-    def run_and_restore(args: argparse.Namespace) -> None:
-        if not args.threads:
-            return run(args)
-        import torch
-
-        before = torch.get_num_threads()
-        try:
-            return run(args)
-        finally:
-            torch.set_num_threads(before)
-
-    return run_and_restore
 
 
 def resolve_options(
@@ -100,8 +80,4 @@ def resolve_options(
                 f"{arguments.flag(name)}: is for checkpoints of {of}, but {checkpoint.path} is one "
                 f"of {KINDS[kind]}."
             )
-    if args.threads:
-        import torch
-
-        torch.set_num_threads(args.threads)
     return kind

@@ -34,7 +34,7 @@ GROUPS = {
     "data": {
         "prepare": "Prepare a release, or data of your own, for training.",
         "extract": "Extract features of images or videos to a feature store.",
-        "store": "Inspect, verify, import, merge and convert feature stores.",
+        "store": "Inspect, verify, import and merge feature stores.",
         "embed": "Embed images, sentences and words to a feature store.",
         "index": "Index a folder of your own images for search.",
     },
@@ -74,6 +74,23 @@ _EXAMPLES = """\
 # ("convert bart"), an option ("tell --raw", or "--raw" for all subcommands), or the prefix of a
 # value with its colon ("open_clip:").
 GONE = {
+    "prepare --workers": "the command without it: one process binarises the text",
+    **dict.fromkeys(
+        ("rank --threads", "perplexity --threads"), "the variable OMP_NUM_THREADS of PyTorch"
+    ),
+    "perplexity --side": "a data folder whose prompts and stories have dictionaries of their own",
+    "inspect --batch-size": "the default, 8, or 32 on a GPU",
+    "report --bootstrap": "the default, 1000",
+    "report --seed": "the default, 1",
+    "report --tokenizer": "`score --tokenizer --per-item FILE`, then --scores FILE",
+    "retrieve plot --jsonl": "the coordinates in the SVG of the page",
+    "retrieve nearest --seed": "the default, 1",
+    "score --bert-layer": "the layer that the paper recommends",
+    "score --card": "--json, which has the card",
+    "score --meteor-task": "meteor(..., task=NAME) of fairseq_mm.metrics.meteor",
+    "score --training-text": "--data, whose training split is read",
+    "store convert": "`fairseq-mm store merge` of one store, which has --dtype",
+    "prepare --seed": 'a "split" in each line, for another choice',
     "prepare vist --verify": "--features of `fairseq-mm extract`, which names unreadable images",
     "--no-binarize": "the folder with its text/: fairseq-preprocess takes seconds",
     "--skip-empty": "data without texts that have no word",
@@ -132,8 +149,6 @@ GONE = {
         "a folder of ID.npy files, or an .npz with an array for each id",
     ),
     "store merge --force": "--features with several stores, or `store import` of one array",
-    "store convert --select": "the whole store: images without text are not read",
-    "store convert --pool": "`fairseq-mm extract` without --grid",
     "report --training-log": "tensorboard (fairseq-train --tensorboard-logdir)",
     "report --result": "--metrics, which computes the scores",
     "report --side": "the default, 224",
@@ -263,7 +278,8 @@ class Parser(argparse.ArgumentParser):
         hint = f" ({self.prog} --help)."
         command = self.prog.removeprefix("fairseq-mm ")
         for word in words:
-            instead = GONE.get(f"{command} {word}", GONE.get(word))
+            names = (f"{command} {word}", f"{command.split()[0]} {word}", word)
+            instead = next((GONE[name] for name in names if name in GONE), None)
             if instead is not None:
                 message, hint = f"{word} is gone in 0.3.0", f": use {instead}."
                 break

@@ -3,8 +3,7 @@ the best temperature of the softmax.
 
   fairseq-mm perplexity data-bin/flickr8k --checkpoint checkpoints/m_rnn
   fairseq-mm perplexity data-bin/wp --checkpoint a.pt:b.pt --tune-temperature
-  fairseq-mm perplexity data-bin/wp --checkpoint lm/checkpoint_best.pt \\
-      --side wp_target
+  fairseq-mm perplexity data-bin/wp --checkpoint lm/checkpoint_best.pt
   fairseq-mm perplexity data-bin/vist --checkpoint checkpoints/glac \\
       --counting transtory --shuffled-images --seed 1
 
@@ -32,7 +31,7 @@ if TYPE_CHECKING:
 OPTIONS: likelihood.Options = {
     "captions": {"features": None},
     "summaries": {"features": None},
-    "prompts": {"words": None, "side": None, "tune_temperature": False},
+    "prompts": {"words": None, "tune_temperature": False},
     "albums": {
         "features": None,
         "counting": "tokens",
@@ -51,13 +50,6 @@ _OUTPUT: Rows = {
     "--top-k": (
         "The k of top-k sampling, for its best temperature (default: 10).",
         {"type": arguments.positive, "default": 10, "metavar": "K"},
-    ),
-}
-_PROMPTS: Rows = {
-    "--side": (
-        "Texts that a language model scores: prompts (wp_source) or stories (wp_target) (default: "
-        "the side whose dictionary the model has).",
-        {"choices": ("wp_source", "wp_target")},
     ),
 }
 _STORIES: Rows = {
@@ -79,7 +71,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     arguments.add_rows(parser, _OUTPUT)
     prompts = parser.add_argument_group("stories of prompts, and language models")
     arguments.add_numbers(prompts, words=likelihood.WORDS_HELP)
-    arguments.add_rows(prompts, _PROMPTS)
     arguments.add_rows(parser.add_argument_group("visual stories"), _STORIES)
 
 
@@ -98,7 +89,6 @@ class Counts(NamedTuple):
     truncated: int
 
 
-@likelihood.restores_threads
 def run(args: argparse.Namespace) -> None:
     arguments.check_outputs({"json": args.json})
     register_quietly()

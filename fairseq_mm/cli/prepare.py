@@ -53,13 +53,13 @@ class Release(NamedTuple):
     values: Optional[dict[str, Any]] = None
 
 
-_SIZES = "--valid-size --test-size --seed"
+_SIZES = "--valid-size --test-size"
 _CASE = "--keep-case --keep-punctuation"
 RELEASES = {
     "flickr8k": Release("captions", flickr8k, f"{_SIZES} --features --missing"),
     "flickr30k": Release("captions", flickr30k, f"{_SIZES} --features --missing"),
     "coco": Release("captions", coco),
-    "iapr_tc12": Release("captions", iapr_tc12, "--valid-size --seed --features --missing", _CASE),
+    "iapr_tc12": Release("captions", iapr_tc12, "--valid-size --features --missing", _CASE),
     "sbu": Release("captions", sbu, f"{_SIZES} --features --missing", _CASE),
     "vist": Release(
         "stories",
@@ -158,7 +158,7 @@ def run(args: argparse.Namespace) -> None:
     corpus = args.read(args)
     # before images are checked, so that missing images do not change the splits
     for split in ("valid", "test"):
-        corpus.draw(split, getattr(args, f"{split}_size"), seed=args.seed)
+        corpus.draw(split, getattr(args, f"{split}_size"))
     _leave_out_missing(corpus, args)
     kind = next(kind for kind in KINDS.values() if kind.records.name == corpus.kind.name)
     writer = kind.writer(args)

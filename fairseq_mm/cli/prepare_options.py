@@ -6,7 +6,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Callable, NamedTuple, Optional
 
-from fairseq_mm.cli.arguments import FLAG, NUMBER, REPEATED, positive
+from fairseq_mm.cli.arguments import FLAG, REPEATED, positive
 from fairseq_mm.data import record_split, transcript_text
 from fairseq_mm.data.caption_text import CaptionTokenizer
 from fairseq_mm.data.story_text import STORY_TOKENIZERS
@@ -50,7 +50,6 @@ OPTIONS: dict[str, tuple[str, dict[str, Any]]] = {
         NATURAL,
     ),
     "--test-size": ("The same for the test split (default: 0).", NATURAL),
-    "--seed": ("Seed of drawn splits (default: 1).", NUMBER),
     "--without-images": (
         "The data is text alone: lines need no image, and files that end with .txt have a sentence "
         "a line.",
@@ -108,14 +107,11 @@ OPTIONS: dict[str, tuple[str, dict[str, Any]]] = {
         # embeddings, so that a number that was mistyped would fill the memory of a training
         {"type": number(0, 100_000), "metavar": "N"},
     ),
-    # of version 0.2, which ran fairseq-preprocess
-    "--workers": ("Has no effect: one process binarises the text.", POSITIVE),
 }
 # defaults of options, and of settings without an option; a kind or a release may replace some
 DEFAULTS: dict[str, Any] = {
     "valid_size": 0,
     "test_size": 0,
-    "seed": 1,
     "without_images": False,
     "keys": "name",
     "features": None,
@@ -132,7 +128,7 @@ DEFAULTS: dict[str, Any] = {
     "story_words": 1000,  # the limit of Fan et al. 2018
     "indexed_oov": 0,
 }
-OWN = ("--valid", "--test", "--valid-size", "--test-size", "--seed")
+OWN = ("--valid", "--test", "--valid-size", "--test-size")
 FOLDER = ("--output", "--overwrite")
 
 
@@ -312,7 +308,7 @@ KINDS = {
         # the paper says "more than 10 times", but its dictionary sizes result from 10 or more
         10,
         "--tokenizer --story-words --source-threshold --source-dictionary --target-threshold "
-        "--target-dictionary --workers",
+        "--target-dictionary",
         own_options="",
     ),
     "videos": Kind(
@@ -327,6 +323,6 @@ KINDS = {
         },
         None,
         1,
-        "--tokenizer --pretrained --dictionary --threshold --max-words --indexed-oov --workers",
+        "--tokenizer --pretrained --dictionary --threshold --max-words --indexed-oov",
     ),
 }

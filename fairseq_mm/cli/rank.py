@@ -74,7 +74,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     arguments.add_rows(stories, _CANDIDATES)
 
 
-@likelihood.restores_threads
 def run(args: argparse.Namespace) -> None:
     register_quietly()
     from fairseq_mm.inference.checkpoint import Checkpoint

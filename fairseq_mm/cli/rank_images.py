@@ -23,6 +23,7 @@ from fairseq_mm.data.multimodal_dataset import encode_words
 from fairseq_mm.data.output_file import write_file
 from fairseq_mm.data.records import open_split
 from fairseq_mm.errors import UserError
+from fairseq_mm.generation.defaults import SEED
 from fairseq_mm.inference.checkpoint import Checkpoint
 from fairseq_mm.inference.embedder import get_tokenizer
 from fairseq_mm.inference.readers import ImageReader
@@ -119,7 +120,7 @@ def _build_card(
     }
     names = ("marginal", "marginal_images", "shortlist", "max_images")
     card = build_card(args, files, names, device)
-    # PyTorch chooses the number if --threads is not given; it can change the last digits.
+    # the number can change the last digits
     card["options"]["threads"] = torch.get_num_threads()
     card["features"] = {"path": task.features.path, **task.feature_attributes}
     card["dictionary_fingerprint"] = fingerprint(list_words(task.target_dictionary))
@@ -365,7 +366,7 @@ def nearest_by_likelihood(args: argparse.Namespace) -> list[dict[str, Any]]:
         (found,) = best_candidates(log_probs.cpu().numpy(), args.top, split.images)
     else:
         number = args.marginal_images or MARGINAL_IMAGES
-        sampled = ranking.sample_training_images(args.data, number, args.seed)
+        sampled = ranking.sample_training_images(args.data, number, SEED)
         split = ranking.SplitToRank(task.datasets[args.split], sampled=sampled)
         # The first column of the scores is the query, the others are sampled training images.
         others = range(len(split.images), len(split))

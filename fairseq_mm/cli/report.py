@@ -27,7 +27,13 @@ from tqdm.auto import tqdm
 from fairseq_mm.cli import arguments
 from fairseq_mm.cli.arguments import REPEATED, Rows
 from fairseq_mm.cli.records import counted
-from fairseq_mm.cli.score import compare, print_problems, score_systems, split_metrics
+from fairseq_mm.cli.score import (
+    COMPARE_SAMPLES,
+    compare,
+    print_problems,
+    score_systems,
+    split_metrics,
+)
 from fairseq_mm.cli.score_inputs import (
     References,
     find_source,
@@ -81,14 +87,6 @@ ARGUMENTS: Rows = {
         "bleu,rouge_l,cider).",
         {"metavar": "NAMES"},
     ),
-    "--tokenizer": (
-        "Tokens, as of score (default: ptb).",
-        {"choices": ("ptb", "m_rnn", "wp", "none"), "default": "ptb"},
-    ),
-    "--bootstrap": (
-        "Number of resamples for the intervals (default: 1000).",
-        {"type": arguments.positive, "default": 1000, "metavar": "N"},
-    ),
 }
 
 
@@ -122,7 +120,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         output={"required": True, "type": Path, "help": "Page to write."},
     )
     arguments.add_rows(parser, ARGUMENTS)
-    arguments.add(parser, "seed", seed={"default": SEED})
 
 
 def run(args: argparse.Namespace) -> None:
@@ -143,7 +140,7 @@ def run(args: argparse.Namespace) -> None:
         lines = compute_scores(args, systems, references)
         note = (
             f"Differences have 95 % intervals of a paired bootstrap over the items "
-            f"({args.bootstrap:,} samples, seed {args.seed}); those without 0 are bold. Of twenty "
+            f"({COMPARE_SAMPLES:,} samples, seed {SEED}); those without 0 are bold. Of twenty "
             "differences that are 0 in truth, one is bold on average."
         )
         values = {"lines": lines, "systems": names, "number": format_figure}
@@ -205,14 +202,14 @@ def compute_scores(
             [[system.texts[key] for key in ids] for system in systems],
             [references.texts[key] for key in ids],
             metrics,
-            args.tokenizer,
+            "ptb",
             unk=[allows_unk(system.path) for system in systems],
             show=show,
         )
         tables = [[row for row in rows if row.name in figures] for _, rows in scored]
-        sampling = {"samples": args.bootstrap, "seed": args.seed}
         compared = [
-            {x["metric"]: x for x in compare(table, tables[0], **sampling)} for table in tables[1:]
+            {x["metric"]: x for x in compare(table, tables[0], samples=COMPARE_SAMPLES, seed=SEED)}
+            for table in tables[1:]
         ]
     lines = []
     for rows in zip(*tables):

@@ -27,7 +27,6 @@ from fairseq_mm.cli import arguments
 from fairseq_mm.cli.arguments import Rows, Rule
 from fairseq_mm.cli.run_set_up import register_quietly
 from fairseq_mm.errors import UserError
-from fairseq_mm.generation.defaults import SEED
 
 if TYPE_CHECKING:
     from fairseq_mm.data.feature_store import FeatureStore
@@ -86,14 +85,12 @@ def add_nearest_arguments(parser: argparse.ArgumentParser) -> None:
     likelihood = parser.add_argument_group("likelihood")
     arguments.add(
         likelihood,
-        *("split", "features", "seed"),
+        *("split", "features"),
         split={"default": "valid", "help": "Split that is searched (default: valid)."},
-        seed={"default": SEED},
     )
     arguments.add_numbers(
         likelihood,
-        marginal_images="Number of training images for P(sentence), drawn with --seed (default: "
-        "100).",
+        marginal_images="Number of training images for P(sentence) (default: 100).",
     )
 
 

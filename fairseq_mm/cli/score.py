@@ -30,7 +30,6 @@ from fairseq_mm.cli.records import counted, list_first
 from fairseq_mm.cli.score_inputs import JoinedTexts, References, without_separators
 from fairseq_mm.data.caption_text import CaptionTokenizer
 from fairseq_mm.data.elapsed_time import elapsed_time
-from fairseq_mm.data.input_files import read_lines
 from fairseq_mm.data.output_file import write_file
 from fairseq_mm.data.records import Split, open_split, split_names
 from fairseq_mm.data.story_text import SEPARATOR, split_sentences, tokenize_story_text
@@ -39,7 +38,6 @@ from fairseq_mm.generation.defaults import SEED
 from fairseq_mm.metrics.bootstrap import interval, p_value, resampled
 from fairseq_mm.metrics.copying import CopiedRuns
 from fairseq_mm.metrics.hypotheses import Hypotheses, allows_unk
-from fairseq_mm.metrics.meteor import TASKS
 from fairseq_mm.metrics.perplexity import perplexity_rows, read_log_probabilities
 from fairseq_mm.metrics.ptb_tokenizer import ptb_tokenize
 from fairseq_mm.metrics.result_card import result_card
@@ -117,7 +115,6 @@ _ARGUMENTS: Rows = {
     "--preset": ("Protocol (default: coco).", {"choices": PRESETS, "default": "coco"}),
     "--metrics": ("Metrics, or figures such as bleu4.", {"metavar": "NAMES"}),
     "--tokenizer": ("Tokens.", {"choices": TOKENIZERS}),
-    "--meteor-task": ("METEOR's -t.", {"choices": TASKS, "default": "rank"}),
     "--first-words": (
         f"Words that first_distinct reads (default: {FIRST_WORDS}).",
         {"type": arguments.positive, "metavar": "N"},
@@ -127,7 +124,6 @@ _ARGUMENTS: Rows = {
         "The item (default), or all stories of its album.",
         {"choices": ("item", "album")},
     ),
-    "--training-text": ("Lines for novelty and copying.", _FILE),
     "--reference-scores": ("Output of --score-reference, for perplexity.", _FILE),
 }
 _OUTPUT: Rows = {
@@ -138,18 +134,13 @@ _OUTPUT: Rows = {
     ),
     "--per-item": ("Write the scores of each item as JSON lines.", _FILE),
     "--submission": ("Write COCO's results or VIST's stories.", _FILE),
-    # --card without FILE is "", not None: _check names the file after HYPOTHESES
-    "--card": (
-        "Write command, hashes and versions.",
-        {"nargs": "?", "const": "", "metavar": "FILE"},
-    ),
     "--signatures": ("Print how each figure was computed.", arguments.FLAG),
 }
 _TEXTS = ("inputs", "constant")
 _RULES = (
     Rule(
         "system",
-        (*_TEXTS, "reference_scores", "compare", "per_item", "submission", "card", "metrics"),
+        (*_TEXTS, "reference_scores", "compare", "per_item", "submission", "metrics"),
         because="figures have no texts",
     ),
     *(Rule(x, needs=(y,)) for x in ("system", "text_only") for y in ("text_only", "baseline")),
@@ -193,7 +184,7 @@ def run(args: argparse.Namespace) -> None:
     samples = args.bootstrap
     if samples is None:
         samples = COMPARE_SAMPLES if args.compare else 0
-    outputs = (args.metrics, args.json, args.per_item, args.card, args.compare)
+    outputs = (args.metrics, args.json, args.per_item, args.compare)
     if args.submission and not any((*outputs, args.data, args.references)):
         texts = score_inputs.read_without_references(args.inputs, None)
         write_file(args.submission, _format_submission(preset, texts, None))
@@ -215,13 +206,12 @@ def run(args: argparse.Namespace) -> None:
         result["gain"] = score_gain.compute_gain(system, args)
         print()
         score_gain.print_gain(result["gain"])
-    if args.json or args.card:
+    if args.json:
         card = _make_card(args, split, metrics)
         card["signatures"] = {row.name: row.signature for row in rows}
         card.update({key: x for key, x in result.items() if key == "visual_stories"})
-        for path, content in ((args.card, card), (args.json, {**result, "card": card})):
-            if path:
-                write_file(path, json.dumps(content, indent=2, ensure_ascii=False) + "\n")
+        result["card"] = card
+        write_file(args.json, json.dumps(result, indent=2, ensure_ascii=False) + "\n")
     # after the files are written, whose notes say which input each figure lacks
     if all(row.value is None for row in rows):
         raise UserError(f"no figure could be computed; {rows[0].name}: {rows[0].note}")
@@ -238,9 +228,7 @@ def _check(args: argparse.Namespace) -> None:
     submission = PRESETS[args.preset].submission
     if args.submission and not (submission == "coco" or (submission and args.data)):
         raise UserError("--submission: needs --preset coco or m_rnn, or vist with --data.")
-    if args.card == "":
-        args.card = f"{texts or 'constant'}.card.json"
-    names = ("json", "per_item", "submission", "card")
+    names = ("json", "per_item", "submission")
     arguments.check_outputs({name: getattr(args, name) for name in names})
 
 
@@ -435,9 +423,7 @@ def _split_stories(texts: Sequence[str], tokenize: Tokenizer) -> Optional[list[l
 
 
 def _open_training(args: argparse.Namespace) -> Optional[Training]:
-    """Open ``--training-text``, or else the training split; None if there is neither."""
-    if args.training_text is not None:
-        return args.training_text, (line for _, line in read_lines(args.training_text))
+    """Open the training split; None without one."""
     if args.data is None or "train" not in split_names(args.data):
         return None
     split = open_split(args.data, "train")
@@ -452,7 +438,7 @@ def _read_shared(
     split_words: Tokenizer,
 ) -> dict[str, Any]:
     """Return, by name, the arguments of ``TokenizedItems`` that both compared systems share."""
-    shared: dict[str, Any] = {"meteor_task": args.meteor_task}
+    shared: dict[str, Any] = {}
     if args.references_of == "album":
         shared["references_of"] = args.references_of
     if args.first_words is not None:

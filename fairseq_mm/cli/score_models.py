@@ -18,7 +18,6 @@ from typing import Any, Callable, Optional
 
 import numpy as np
 
-from fairseq_mm.cli import arguments
 from fairseq_mm.cli.arguments import Rows, flag
 from fairseq_mm.cli.records import list_first
 from fairseq_mm.errors import UserError, first_line, import_extra
@@ -55,10 +54,6 @@ ARGUMENTS: Rows = {
     ),
     "--clip-model": ("CLIP model of transformers.", {"metavar": "FOLDER"}),
     "--bert-model": ("Model of transformers for bertscore.", {"metavar": "FOLDER"}),
-    "--bert-layer": (
-        "Layer for bertscore (default: the paper's choice).",
-        {"type": arguments.positive, "metavar": "N"},
-    ),
 }
 
 
@@ -85,7 +80,7 @@ class ModelMetrics:
         """Compute the scores of a metric of :data:`METRICS`."""
         self._show(metric)
         if metric == "bertscore":
-            return _bertscore_rows(self._bert, self._args.bert_layer, texts, references)
+            return _bertscore_rows(self._bert, texts, references)
         return [self._clip.score(metric, texts, references)]
 
 
@@ -207,18 +202,13 @@ class _ClipScorer:
 
 
 def _bertscore_rows(
-    model: _Model,
-    layer: Optional[int],
-    texts: Sequence[str],
-    references: Sequence[Sequence[str]],
+    model: _Model, texts: Sequence[str], references: Sequence[Sequence[str]]
 ) -> list[Row]:
     from torchmetrics.functional.text.bert import bert_score
 
     config = model.network.config
     count = config.num_hidden_layers
-    layer = layer or _BEST_LAYERS.get((config.model_type, count), count)
-    if layer > count:
-        raise UserError(f"{model.where}: has the layers 1 to {count}, but not {layer}.")
+    layer = _BEST_LAYERS.get((config.model_type, count), count)
     # RoBERTa counts positions from the index after padding
     padding = getattr(getattr(model.network, "embeddings", None), "padding_idx", None)
     positions = getattr(config, "max_position_embeddings", 512)

@@ -6,7 +6,6 @@ import shlex
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import closing
-from pathlib import Path
 from typing import Any, Optional
 
 import numpy as np
@@ -15,7 +14,7 @@ from fairseq import checkpoint_utils
 from fairseq_mm.data.binarised_text import load_dictionary
 from fairseq_mm.data.feature_store import open_folder_features
 from fairseq_mm.data.multimodal_dataset import MultimodalDataset
-from fairseq_mm.data.records import PROMPTS, Split, open_split
+from fairseq_mm.data.records import PROMPTS, open_split
 from fairseq_mm.data.story_text import SEPARATOR
 from fairseq_mm.errors import UserError
 from fairseq_mm.inference.checkpoint import Checkpoint, build_models, usable_device
@@ -213,35 +212,26 @@ class PromptTexts(StoryTexts):
         self.likelihood = prompt_likelihood(self.models, **self.options)
         most = max_words(self.models, "story")
         self.num_words = min(args.words or most, most)
-        self.side = self._find_side(getattr(args, "side", None), split)
+        self.side = "wp_target"
+        if self.models.are_language_models:
+            words = set(list_words(self.dictionary))
+            paths = {side: split.dictionary_path(side) for side in split.sides}
+            sides = [
+                side
+                for side, path in paths.items()
+                if os.path.isfile(path) and words == set(list_words(load_dictionary(path)))
+            ]
+            if len(sides) != 1:
+                raise UserError(
+                    f"{split.folder}: the dictionary of {self.models.files[0]} must be that of "
+                    f"prompts or of stories, but is that of {' and '.join(sides) or 'neither'}."
+                )
+            (self.side,) = sides
         self.texts = split.tokens(self.side)
         self.prompts: list[list[str]] = []
         if not self.models.are_language_models:
             self.prompts = split.tokens("wp_source")
         self.names = [" ".join(words) for words in self.prompts]
-
-    def _find_side(self, option: Optional[str], split: Split) -> str:
-        """Return the side of the texts: ``wp_source`` (prompts) or ``wp_target`` (stories)."""
-        if self.models.are_language_models:
-            words = set(list_words(self.dictionary))
-            paths = {side: Path(split.dictionary_path(side)) for side in split.sides}
-            sides = (
-                [option]
-                if option
-                else [
-                    side
-                    for side, path in paths.items()
-                    if path.is_file() and words == set(list_words(load_dictionary(str(path))))
-                ]
-            )
-        else:
-            sides = ["wp_target"]
-        if len(sides) != 1 or option not in (None, *sides):
-            raise UserError(
-                f"--side: must be a side of {split.folder} that {self.models.files[0]} generates, "
-                f"but it has the dictionary of {' and '.join(sides) or 'neither'}."
-            )
-        return sides[0]
 
     def condition(self, line: int) -> Optional[tuple[int, ...]]:
         return encode_prompt(self.models, self.prompts[line]) if self.prompts else None

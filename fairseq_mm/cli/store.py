@@ -1,10 +1,10 @@
-"""Shows, verifies, imports, merges and converts feature stores.
+"""Shows, verifies, imports and merges feature stores.
 
   fairseq-mm store info features.h5
   fairseq-mm store verify features.h5
   fairseq-mm store import features.npy --ids image_ids.txt --output features.h5
   fairseq-mm store merge shard0.h5 shard1.h5 --output features.h5
-  fairseq-mm store convert features.h5 --output small.h5 --dtype float16
+  fairseq-mm store merge features.h5 --output small.h5 --dtype float16
 
 Each ACTION has its own help: fairseq-mm store import --help
 """
@@ -75,23 +75,16 @@ ACTIONS: dict[str, tuple[str, Rows]] = {
         },
     ),
     "merge": (
-        "Merge several stores into one.",
+        "Merge stores into one, or write a store anew with another type of its numbers.",
         {
             **_PATHS,
             **_OUTPUT,
+            **_DTYPE,
             "--incomplete": (
                 "Merge some of the parts that fairseq-mm extract --shard has made; without it, all "
                 "parts of a list must be given.",
                 FLAG,
             ),
-        },
-    ),
-    "convert": (
-        "Change the type of the numbers.",
-        {
-            "path": ("Feature store to read.", {"metavar": "PATH"}),
-            **_OUTPUT,
-            **_DTYPE,
         },
     ),
 }
@@ -102,24 +95,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> Optional[int]:
-    if args.action == "verify":
-        return _verify(args)
-    {"info": _info, "import": _import}.get(args.action, _merge)(args)
-    return None
+    actions = {"info": _info, "verify": _verify, "import": _import, "merge": _merge}
+    return actions[args.action](args)
 
 
 def _merge(args: argparse.Namespace) -> None:
     from fairseq_mm.data.feature_importers import merge_stores
 
     arguments.check_writable("--output", args.output)
-    is_merge = args.action == "merge"
     merge_stores(
-        args.paths if is_merge else [args.path],
+        args.paths,
         args.output,
-        dtype=None if is_merge else args.dtype,
-        ignore_missing_parts=is_merge and args.incomplete,
+        dtype=args.dtype,
+        ignore_missing_parts=args.incomplete,
         overwrite=args.overwrite,
-        progress=_progress_bar(args.action),
+        progress=_progress_bar("merge"),
     )
     _report_store(args.output)
 
@@ -176,7 +166,7 @@ def _verify(args: argparse.Namespace) -> int:
         if not store.digest:
             print(
                 f"{path}: was written without a digest, so that exchanged ids go unseen: "
-                "`fairseq-mm store convert` writes a store that has one",
+                "`fairseq-mm store merge` writes a store that has one",
                 file=sys.stderr,
             )
     if failed:

@@ -83,7 +83,6 @@ class TokenizedItems:
     # ``wp`` (WritingPrompts) or ``none`` (split at white space)
     tokenization: str
     training_texts: Optional[Sequence[Tokens]] = None  # tokenized training texts
-    meteor_task: str = "rank"  # task for which METEOR's parameters were tuned
     # longest run of words that each hypothesis shares with the training text
     copied_runs: Optional[Sequence[CopiedRun]] = None
     training_words: Optional[int] = None  # number of words in that training text

@@ -65,12 +65,11 @@ def _meteor(items: TokenizedItems) -> list[Row]:
     per_item, sums = meteor_metric.meteor_sums(
         [" ".join(tokens) for tokens in items.hypotheses],
         [[" ".join(tokens) for tokens in texts] for texts in items.references],
-        task=items.meteor_task,
     )
     sign = items.sign(
-        f"meteor-{meteor_metric.VERSION}", task=items.meteor_task, norm="yes", by=_METEOR_PROGRAM
+        f"meteor-{meteor_metric.VERSION}", task="rank", norm="yes", by=_METEOR_PROGRAM
     )
-    score = partial(meteor_metric.score_sums, items.meteor_task)
+    score = partial(meteor_metric.score_sums, "rank")
     row = Row("meteor", score(sums.sum(0)), sign, len(sums), per_item=per_item)
     row.sums, row.statistic = sums, score
     return [row]
@@ -400,8 +399,8 @@ METRICS: dict[str, Metric] = {
 }
 # field of TokenizedItems -> note of the rows that lack it
 LACKING = {
-    "training_texts": "needs --training-text",
-    "copied_runs": "needs --data or --training-text",
+    "training_texts": "needs --data with a training split",
+    "copied_runs": "needs --data with a training split",
     "sources": "needs --data with transcripts",
     "sentences": "needs separators between sentences",
 }

@@ -135,7 +135,7 @@ class Corpus:
             for example in examples:
                 check_once(f"{self.kind.noun} {example.id}", example.where, seen, remedy)
 
-    def draw(self, split: str, size: int, *, seed: int) -> None:
+    def draw(self, split: str, size: int, *, seed: int = 1) -> None:
         """Move a random sample of the training examples to ``split``.
 
         Groups of examples, such as albums with all their stories, are moved as a whole; ``size`` is

@@ -76,7 +76,7 @@ def generated(path):
 def test_gates_of_a_whole_split_as_entries_figures_and_page(inspect, folder, tmp_path):
     texts = generated(tmp_path / "generate.txt")
     outputs = ("--json", tmp_path / "gates.json", "--html", tmp_path / "gates.html")
-    given = ("--hypotheses", tmp_path / "generate.txt", "--batch-size", "2")
+    given = ("--hypotheses", tmp_path / "generate.txt")
     status, entries, out, err = inspect("--gates", *outputs, *given)
     assert status == 0
     found = library(folder).gate_scores()

@@ -187,14 +187,12 @@ def test_the_dictionary_tells_the_side(perplexity, trained, tmp_path):
     (other / "dict.wp_target.txt").write_text("word 1\n")
     status, _, _, err = perplexity("lm", data=other / "stories")
     assert status == 2
-    assert "but it has the dictionary of neither" in err
-    assert perplexity("lm", "--side", "wp_target", data=other / "stories")[0] == 0
+    assert "must be that of prompts or of stories, but is that of neither" in err
 
 
 @pytest.mark.parametrize(
     ("name", "options", "message"),
     [
-        ("story", ["--side", "wp_source"], "but it has the dictionary of wp_target"),
         ("story", ["--split", "test"], ": has no split 'test', but "),
         ("story", ["--json", "/nowhere/a.json"], "there is no folder /nowhere"),
         ("nothing", [], "nothing: no such checkpoint or folder"),

@@ -53,14 +53,6 @@ def rank(trained, tmp_path, capsys):
     return run
 
 
-def test_threads_end_with_the_command(rank):
-    before = torch.get_num_threads()
-    status, result, _, _ = rank("--threads", before + 1)
-    assert status == 0
-    assert f'"threads": {before + 1}' in json.dumps(result)
-    assert torch.get_num_threads() == before
-
-
 def naive_scores(trained, sampled):
     """``[S, I]`` and ``[S]`` of the validation split, by the model's forward pass."""
     _, checkpoints = trained

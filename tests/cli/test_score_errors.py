@@ -68,7 +68,6 @@ TEXTS = [
         ["T", "--references", "lines"],
         "lines: must have references: .* (it has 2 lines, the split 4).",
     ),
-    (["T", "--training-text", "absent", "--metrics", "novelty"], "absent: cannot be read (No such"),
     (
         ["--reference-scores", "P"],
         "P: P-9 has 1 scores, but line 9 (counted from 0) of data/valid.jsonl has 0",
@@ -87,8 +86,8 @@ OPTIONS = [
     (["T", "--references-of", "album", "--references", "T"], "--references-of and --references:"),
     (["T", "--per-item", "T"], "--per-item T: would overwrite a file that is read."),
     (["T", "--per-item", "no/where.jsonl"], "no/where.jsonl: there is no folder no."),
-    (["T", "--card", "out.json"], "--card and --json name one file; give two."),
-    (["T", "--card", "-"], "--card -: give /dev/stdout for standard output"),
+    (["T", "--per-item", "out.json"], "--per-item and --json name one file; give two."),
+    (["T", "--per-item", "-"], "--per-item -: give /dev/stdout for standard output"),
     (["T", "--submission", "s", "--preset", "how2"], "--submission: needs --preset coco or m_rnn"),
     (["T", "--submission", "s"], 'an id of COCO such as .*, but "a.jpg" has not.'),
     (["numbers", "--submission", "s", "--data", ""], 'must have one caption, .* but "012.jpg"'),
@@ -116,7 +115,6 @@ GAIN = [
     (["T", *THREE[2:4]], "--text-only: needs --baseline beside it."),
     (THREE[2:], "--text-only: needs the inputs or --system beside it."),
     (["T", *THREE], "--system and the inputs: leave one of the two out"),
-    ([*THREE, "--card", "x"], "--system and --card: leave one of the two out"),
     ([*THREE, "--metrics", "bleu"], "--system and --metrics: leave one of the two out"),
     (["T", *THREE[2:]], "--text-only: needs --preset how2, or another one with --metrics rouge."),
 ]

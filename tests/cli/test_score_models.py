@@ -172,39 +172,33 @@ def naive_bertscore(folder, layer, hypothesis, reference):
     return precision, recall, 2 * precision * recall / (precision + recall)
 
 
-@pytest.mark.parametrize("layer", [2, None])
-def test_bertscore_is_that_of_the_paper(score, models, tmp_path, layer):
+def test_bertscore_is_that_of_the_paper(score, models, tmp_path):
     per_item = tmp_path / "items.jsonl"
-    chosen = () if layer is None else ("--bert-layer", layer)
-    arguments = ("--bert-model", models / "bert", *chosen, "--per-item", per_item)
+    arguments = ("--bert-model", models / "bert", "--per-item", per_item)
     status, rows, _, err = score("--metrics", "bertscore", *arguments)
     assert status == 0, err
     items = {item["id"]: item for item in map(json.loads, per_item.read_text().splitlines())}
     names = ("bertscore_precision", "bertscore_recall", "bertscore_f1")
     for key, text in TEXTS.items():
-        scores = [naive_bertscore(models / "bert", layer or 3, text, r) for r in REFERENCES[key]]
+        scores = [naive_bertscore(models / "bert", 3, text, r) for r in REFERENCES[key]]
         got = [items[key][name] for name in names]
         assert got == pytest.approx(np.max(scores, axis=0).tolist(), abs=1e-5)
     sign = rows["bertscore_f1"]["signature"]
     assert sign.startswith(
-        f"bertscore_f1|refs:2|best:of-refs|layer:{layer or 3}|idf:no|rescaled:no|model:bert|"
+        "bertscore_f1|refs:2|best:of-refs|layer:3|idf:no|rescaled:no|model:bert|"
     )
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (
-            ["--metrics", "clipscore", "--images", "no", "--clip-model", "x"],
-            "no: cannot be read (No such file or directory)",
-        ),
+        (["--metrics", "clipscore", "--images", "no", "--clip-model", "x"], "no: cannot be read"),
         (
             ["--metrics", "bertscore", "--bert-model", "own/bert"],
             "--bert-model own/bert: cannot be loaded: ",
         ),
         (["--metrics", "bertscore", "--bert-model", "EMPTY"], "cannot be loaded: "),
         (["--metrics", "bertscore", "--bert-model", "LACKS"], "its weights lack encoder.layer.1."),
-        (["--metrics", "bertscore", "--bert-model", "BERT", "--bert-layer", "4"], "1 to 3, but no"),
         (["--metrics", "clipscore", "--clip-model", "BERT", "--images", "PHOTOS"], "--clip-model "),
         (
             ["--metrics", "clipscore", "--clip-model", "CLIP", "--images", "OTHERS"],

@@ -145,9 +145,9 @@ def test_repetition_between_sentences_by_hand(score):
     assert "of:earlier-sentences-of-its-story" in found["repeated_words"]["signature"]
 
 
-def test_card_says_what_was_scored_and_which_images_have_features(score, tmp_path):
-    _, found, result, out, err = score("--card", tmp_path / "card.json", stories=STORIES[:2])
-    card = json.loads((tmp_path / "card.json").read_text())
+def test_card_says_what_was_scored_and_which_images_have_features(score):
+    _, found, result, out, err = score(stories=STORIES[:2])
+    card = result["card"]
     about = card["visual_stories"]
     summary = about.pop("summary")
     assert card["signatures"]["bleu1"] == found["bleu1"]["signature"]

@@ -110,7 +110,7 @@ def test_verify_prints_a_checksum_and_finds_bad_stores(store, capsys):
     assert err.endswith("2 of 3 stores have errors\n")
 
 
-def test_merge_and_convert_say_what_they_wrote(store, folder, capsys):
+def test_merge_says_what_it_wrote(store, folder, capsys):
     Path("new.txt").write_text("".join(f"new_{i}\n" for i in range(N)))
     run(capsys, "import rows.npy --output other.h5 --ids new.txt --extractor vgg16")
     status, _, err = run(capsys, f"merge {store} other.h5 --output all.h5")
@@ -119,7 +119,7 @@ def test_merge_and_convert_say_what_they_wrote(store, folder, capsys):
     run(capsys, "import rows.npy --output other.h5 --ids new.txt --extractor alexnet --overwrite")
     for command, output, wrote in (
         (f"merge {store} other.h5 --output all.h5", "all.h5", "float32"),
-        ("convert all.h5 --output half.h5 --dtype float16", "half.h5", "float16"),
+        ("merge all.h5 --output half.h5 --dtype float16", "half.h5", "float16"),
     ):
         status, out, err = run(capsys, command)
         megabytes = os.path.getsize(output) / 1e6

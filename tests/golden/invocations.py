@@ -230,19 +230,19 @@ store/import:
     store import {releases}/own/array.npy --output {out}/o.h5 --ids {releases}/own/array_ids.txt
 store/merge:
     store merge {captions}/features.h5 {releases}/own/features.h5 --output {out}/o.h5
-store/convert:
-    store convert {videos}/features.h5 --output {out}/o.h5 --dtype float16
+store/merge of one:
+    store merge {videos}/features.h5 --output {out}/o.h5 --dtype float16
 prepare/captions: [fast]
     prepare captions {releases}/own/captions.jsonl --threshold 1 --valid-size 2
 prepare/prompts: [fast]
     prepare prompts {releases}/own/prompts.jsonl --valid-size 2 --source-threshold 1
-        --target-threshold 1 --workers 1
+        --target-threshold 1
 prepare/stories:
     prepare stories {releases}/own/stories.jsonl --valid-size 1 --threshold 1
 prepare/videos:
-    prepare videos {releases}/own/videos.jsonl --valid-size 2 --workers 1
+    prepare videos {releases}/own/videos.jsonl --valid-size 2
 prepare/videos with indexed OOV tokens:
-    prepare videos {releases}/own/videos.jsonl --valid-size 2 --workers 1 --threshold 3
+    prepare videos {releases}/own/videos.jsonl --valid-size 2 --threshold 3
         --indexed-oov 4 --tokenizer words
 prepare/flickr8k:
     prepare flickr8k {releases}/flickr8k --threshold 1
@@ -261,9 +261,8 @@ prepare/vist descriptions:
     prepare vist {releases}/vist --tier description-in-isolation --threshold 1
 prepare/writingprompts:
     prepare writingprompts {releases}/writingprompts --source-threshold 1 --target-threshold 1
-        --workers 1
 prepare/how2:
-    prepare how2 {releases}/how2/text --features {releases}/how2/actions --workers 1
+    prepare how2 {releases}/how2/text --features {releases}/how2/actions
 prepare/tags:
     tag
 convert/kiros:

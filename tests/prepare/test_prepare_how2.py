@@ -11,7 +11,7 @@ from fairseq_mm.data.feature_store import FeatureStore
 def prepare(run_command, tmp_path):
     def call(*options):
         out = tmp_path / "out"
-        return run_command("prepare", "how2", *options, "--output", out, "--workers", 1)
+        return run_command("prepare", "how2", *options, "--output", out)
 
     return call
 

@@ -27,7 +27,7 @@ def prepare(run_command, data, tmp_path):
     """Runs the command on ``data``; returns exit status, stdout, stderr."""
 
     def call(*options):
-        options = ("--output", tmp_path / "out", "--workers", 1, *options)
+        options = ("--output", tmp_path / "out", *options)
         return run_command("prepare", "videos", data, *options)
 
     return call
