@@ -24,19 +24,13 @@ PARTS = ("trained", "pretrained")
 
 
 class PastAttention(NamedTuple):
-    """Self-attention of one layer, for each of its H heads at each of T words.
+    """Self-attention of one layer, for each of its H heads at each of T words."""
 
-    Attributes:
-        layer: Index of the decoder layer, from 0.
-        strides: [H] stride of each head, which attends to every stride-th position.
-        zero: [H, T] weight of the zero slot, whose key and value are zeros.
-        distance: [H, T] mean distance in words to the attended words, 2 or more, without the zero
-            slot; NaN if only the zero slot has weight.
-    """
-
-    layer: int
-    strides: list[int]
-    zero: np.ndarray
+    layer: int  # index of the decoder layer, from 0
+    strides: list[int]  # [H] stride of each head, which attends to every stride-th position
+    zero: np.ndarray  # [H, T] weight of the zero slot, whose key and value are zeros
+    # [H, T] mean distance in words to the attended words, 2 or more, without the zero slot; NaN if
+    # only the zero slot has weight
     distance: np.ndarray
 
     def record(self, head: int, zero: float, distance: float) -> dict[str, Any]:
@@ -48,26 +42,17 @@ class PastAttention(NamedTuple):
 class Inspection(NamedTuple):
     """Gates, attention and likelihood of one story of T words.
 
-    The end of the story (``</s>``) counts as a word, unless the story was truncated.
+    The end of the story (``</s>``) counts as a word, unless the story was truncated."""
 
-    Attributes:
-        words: Words as written, even if the dictionary does not contain them.
-        is_known: [T] True if the word is in the dictionary.
-        log_probs: [T] natural logarithms of the words' probabilities.
-        gates: [2, T] gates g1 of the trained and g2 of the pretrained model when the word is
-            predicted, averaged over channels; None without fusion.
-        prompt: S words of the prompt, including ``</s>``; empty for a language model.
-        source: [H, T, S] attention to the prompt by layer.
-        past: Self-attention of each layer that has self-attention.
-    """
-
-    words: list[str]
-    is_known: list[bool]
-    log_probs: np.ndarray
+    words: list[str]  # words as written, even if the dictionary does not contain them
+    is_known: list[bool]  # [T] True if the word is in the dictionary
+    log_probs: np.ndarray  # [T] natural logarithms of the words' probabilities
+    # [2, T] gates g1 of the trained and g2 of the pretrained model when the word is predicted,
+    # averaged over channels; None without fusion
     gates: Optional[np.ndarray]
-    prompt: list[str]
-    source: dict[int, np.ndarray]
-    past: list[PastAttention]
+    prompt: list[str]  # S words of the prompt, including ``</s>``; empty for a language model
+    source: dict[int, np.ndarray]  # [H, T, S] attention to the prompt by layer
+    past: list[PastAttention]  # self-attention of each layer that has self-attention
 
     @property
     def prompt_attention(self) -> Optional[np.ndarray]:

@@ -38,19 +38,12 @@ Summaries = Optional[Mapping[str, str]]
 
 
 class GateScores(NamedTuple):
-    """Forget gate values of n videos, averaged over the text's positions and the feature dimension.
+    """Forget gates of n videos, averaged over the text's positions and the feature dimension."""
 
-    Attributes:
-        lines: [n] indices of the lines in the split, from 0.
-        ids: Ids of the videos.
-        layers: Names of the L layers with a forget gate.
-        by_layer: [n, L] mean value of the gate in each layer.
-    """
-
-    lines: np.ndarray
-    ids: list[str]
-    layers: list[str]
-    by_layer: np.ndarray
+    lines: np.ndarray  # [n] indices of the lines in the split, from 0
+    ids: list[str]  # ids of the videos
+    layers: list[str]  # names of the L layers with a forget gate
+    by_layer: np.ndarray  # [n, L] mean value of the gate in each layer
 
     @property
     def scores(self) -> np.ndarray:
@@ -67,28 +60,21 @@ class GateScores(NamedTuple):
 
 
 class AttentionMap(NamedTuple):
-    """Attention of the W words of one text to the M frames of a video.
+    """Attention of the W words of one text to the M frames of a video."""
 
-    Attributes:
-        side: ``transcript`` or ``summary``, the kind of the text.
-        words: Words as written, not subwords; the last is ``</s>``.
-        is_known: [W] True if the word is in the dictionary.
-        layers: Names of the L layers whose attention was recorded.
-        weights: [L, W, M] attention weights, averaged over the heads and over a word's subwords.
-            The weights of a word sum to 1.
-        sums_over_words: True if the softmax is over the words, as in the code that Yu et al. 2021
-            released. The weights of a frame then sum to 1, and the weights of a word's subwords are
-            added instead of averaged.
-        video_shares: [W] weight that the model gives to the video at each word; the transcript has
-            the rest up to 1. None for models that do not weigh video and transcript.
-    """
-
-    side: str
-    words: list[str]
-    is_known: list[bool]
-    layers: list[str]
+    side: str  # ``transcript`` or ``summary``, the kind of the text
+    words: list[str]  # words as written, not subwords; the last is ``</s>``
+    is_known: list[bool]  # [W] True if the word is in the dictionary
+    layers: list[str]  # names of the L layers whose attention was recorded
+    # [L, W, M] attention weights, averaged over the heads and over a word's subwords. The weights
+    # of a word sum to 1.
     weights: np.ndarray
+    # True if the softmax is over the words, as in the code that Yu et al. 2021 released. The
+    # weights of a frame then sum to 1, and the weights of a word's subwords are added instead of
+    # averaged.
     sums_over_words: bool = False
+    # [W] weight that the model gives to the video at each word; the transcript has the rest up to
+    # 1. None for models that do not weigh video and transcript.
     video_shares: Optional[np.ndarray] = None
 
     def record(self, *, layers: bool = False) -> dict[str, Any]:
@@ -111,21 +97,15 @@ class AttentionMap(NamedTuple):
 
 
 class LineAttention(NamedTuple):
-    """Attention in one line of a split.
+    """Attention in one line of a split."""
 
-    Attributes:
-        line: Index of the line, from 0.
-        id: Id of the video.
-        num_frames: Number M of the video's frames.
-        maps: Attention of the words of the transcript, of the summary, or of both texts.
-        gates: [L] mean value of the forget gate in each layer that has one, as in
-            :class:`GateScores`; empty for models without gates.
-    """
-
-    line: int
-    id: str
-    num_frames: int
+    line: int  # index of the line, from 0
+    id: str  # id of the video
+    num_frames: int  # number M of the video's frames
+    # attention of the words of the transcript, of the summary, or of both texts
     maps: list[AttentionMap]
+    # [L] mean value of the forget gate in each layer that has one, as in :class:`GateScores`; empty
+    # for models without gates
     gates: np.ndarray
 
 

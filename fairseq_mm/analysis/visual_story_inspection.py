@@ -38,28 +38,20 @@ class AttentionKinds(NamedTuple):
 
 
 class VisualStoryInspection(NamedTuple):
-    """Attention and likelihood of one story of T words; the ends of sentences count as words.
+    """Attention and likelihood of one story of T words; the ends of sentences count as words."""
 
-    Attributes:
-        words: Words as written; sentences end with ``<sent>``, the story with ``</s>``.
-        sentences: [T] index of the word's sentence, and of its image, from 0.
-        is_known: [T] True if the word is in the dictionary.
-        log_probs: [T] natural logarithms of the words' probabilities.
-        image_padding_mask: [5] bool, True for missing images.
-        image_weights: [T, 5] weights of the images when the word is generated, averaged over the
-            heads of the last layer; None if each word attends to one image only.
-        slice_weights: [T, S] weights of the S slices of the word's image; None without slices.
-        similarities: [5, R, R] similarities f(x_i, x_j) of the R grid positions in the non-local
-            block; zeros for missing images; None without such a block.
-    """
-
-    words: list[str]
-    sentences: list[int]
-    is_known: list[bool]
-    log_probs: np.ndarray
-    image_padding_mask: np.ndarray
+    words: list[str]  # words as written; sentences end with ``<sent>``, the story with ``</s>``
+    sentences: list[int]  # [T] index of the word's sentence, and of its image, from 0
+    is_known: list[bool]  # [T] True if the word is in the dictionary
+    log_probs: np.ndarray  # [T] natural logarithms of the words' probabilities
+    image_padding_mask: np.ndarray  # [5] bool, True for missing images
+    # [T, 5] weights of the images when the word is generated, averaged over the heads of the last
+    # layer; None if each word attends to one image only
     image_weights: Optional[np.ndarray]
+    # [T, S] weights of the S slices of the word's image; None without slices
     slice_weights: Optional[np.ndarray]
+    # [5, R, R] similarities f(x_i, x_j) of the R grid positions in the non-local block; zeros for
+    # missing images; None without such a block
     similarities: Optional[np.ndarray]
 
     @property

@@ -15,15 +15,14 @@ CHECKPOINT_HELP = (
 )
 
 
-def at_least(least: int) -> Callable[[str], int]:
-    """Return a parser of integers of ``least`` or more; for ``type`` of argparse options."""
+def at_least(least: int, most: Optional[int] = None) -> Callable[[str], int]:
+    """Return a parser of integers between two bounds; for ``type`` of argparse options."""
 
     def parse(text: str) -> int:
         # int() would also read "1_0", " 1" and "+1"
-        if not text.isdecimal() or int(text) < least:
-            raise argparse.ArgumentTypeError(
-                f"must be a number of {least} or more, but is {text!r}"
-            )
+        if not text.isdecimal() or not least <= int(text) <= (most or int(text)):
+            bounds = f"of {least} or more" if most is None else f"between {least} and {most}"
+            raise argparse.ArgumentTypeError(f"must be a number {bounds}, but is {text!r}")
         return int(text)
 
     return parse

@@ -35,16 +35,8 @@ class _ListModels(argparse.Action):
             action.required = False
 
 
-def _count(least: int) -> dict[str, Any]:
-    """Return keyword arguments of ``add_argument`` for integers that are at least ``least``."""
-
-    def number(text: str) -> int:
-        value = int(text)  # argparse turns ValueError into "invalid number value", by this name
-        if value < least:
-            raise argparse.ArgumentTypeError(f"must be {least} or more, but is {value}")
-        return value
-
-    return {"type": number, "metavar": "N"}
+_NATURAL: dict[str, Any] = {"type": arguments.natural, "metavar": "N"}
+_POSITIVE: dict[str, Any] = {"type": arguments.positive, "metavar": "N"}
 
 
 def _shard(text: str) -> str:
@@ -90,8 +82,8 @@ ARGUMENTS: dict[str, Rows] = {
         ),
     },
     "clips of videos": {
-        "--frames-per-clip": ("Frames per row (default: 16).", {**_count(1), "dest": "frames"}),
-        "--stride": ("Frames between the starts of clips.", _count(1)),
+        "--frames-per-clip": ("Frames per row (default: 16).", {**_POSITIVE, "dest": "frames"}),
+        "--stride": ("Frames between the starts of clips.", _POSITIVE),
         "--fps": (
             "Resample to this frame rate (default: 0, do not).",
             {"type": float, "metavar": "X"},
@@ -99,13 +91,13 @@ ARGUMENTS: dict[str, Rows] = {
     },
     "preprocessing (default: the model's own)": {
         "--resize": ("Resize the short side, both sides, or nothing.", {"choices": RESIZES}),
-        "--size": ("Side of the network's input in pixels.", _count(1)),
-        "--resize-size": ("Side before the crop in pixels.", _count(1)),
+        "--size": ("Side of the network's input in pixels.", _POSITIVE),
+        "--resize-size": ("Side before the crop in pixels.", _POSITIVE),
         "--crop": ("Crop the centre, or nothing.", {"choices": CROPS}),
         "--normalize": ("Mean and standard deviation.", {"choices": NORMALIZATIONS}),
         "--max-pixels": (
             "Limit of image sizes (default: %(default)s).",
-            {**_count(1), "default": MAX_PIXELS},
+            {**_POSITIVE, "default": MAX_PIXELS},
         ),
     },
     "run": {
@@ -118,8 +110,8 @@ ARGUMENTS: dict[str, Rows] = {
             "Device: cpu, cuda or cuda:1 (default: a GPU if any).",
             {"default": "auto", "metavar": "NAME"},
         ),
-        "--batch-size": ("Images or clips per batch.", _count(1)),
-        "--workers": ("Decoding processes; 0 for none.", _count(0)),
+        "--batch-size": ("Images or clips per batch.", _POSITIVE),
+        "--workers": ("Decoding processes; 0 for none.", _NATURAL),
         "--strict": ("Stop at the first unreadable image or video.", FLAG),
         "--overwrite": ("Replace a finished store at OUTPUT.", FLAG),
     },

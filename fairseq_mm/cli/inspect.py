@@ -122,30 +122,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 class Part(NamedTuple):
-    """Output for one text or video.
+    """Output for one text or video."""
 
-    Attributes:
-        records: JSON objects to write, one per line.
-        draw: Function that makes the sections of the HTML page, called only if the page is written.
-    """
-
-    records: list[dict[str, Any]]
+    records: list[dict[str, Any]]  # JSON objects to write, one per line
+    # function that makes the sections of the HTML page, called only if the page is written
     draw: "Callable[[], list[Section]]"
 
 
 class Inspection(NamedTuple):
-    """Output of ``fairseq-mm inspect``.
-
-    Attributes:
-        parts: Iterator over the parts of the output, because all parts may not fit into memory.
-        result: Statistics for the file ``--json``; None if there are no statistics.
-        lines: Lines that describe ``result`` on a terminal; empty if there are no statistics.
-    """
+    """Output of ``fairseq-mm inspect``."""
 
     title: str
     subtitle: str
+    # iterator over the parts of the output, because all parts may not fit into memory
     parts: Iterator[Part]
+    # statistics for the file ``--json``; None if there are no statistics
     result: Optional[dict[str, Any]] = None
+    # lines that describe ``result`` on a terminal; empty if there are no statistics
     lines: tuple[str, ...] = ()
 
 

@@ -28,21 +28,14 @@ SIDE = 480  # pixels of an image on the page
 
 
 class Subject(NamedTuple):
-    """Visual story to inspect.
+    """Visual story to inspect."""
 
-    Attributes:
-        line: Index of the story's line.
-        id: Id of the story in its JSON record.
-        title: Title of the story's section on the page.
-        keys: Ids in the feature store, or paths, of five images; None for a missing image.
-        sentences: Words of each sentence.
-    """
-
-    line: int
-    id: str
-    title: str
+    line: int  # index of the story's line
+    id: str  # id of the story in its JSON record
+    title: str  # title of the story's section on the page
+    # ids in the feature store, or paths, of five images; None for a missing image
     keys: list[Optional[str]]
-    sentences: list[list[str]]
+    sentences: list[list[str]]  # words of each sentence
 
 
 def inspect(args: argparse.Namespace, checkpoint: Checkpoint) -> Inspection:

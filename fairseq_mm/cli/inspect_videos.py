@@ -17,18 +17,11 @@ from fairseq_mm.cli.score_inputs import (
     get_oov_words,
     restored,
 )
-from fairseq_mm.data.records import Split
 from fairseq_mm.data.transcript_text import is_not_available
 from fairseq_mm.errors import UserError
 from fairseq_mm.extract.media_list import VIDEOS, MediaFile, by_any_key, list_images
 from fairseq_mm.extract.videos import VideoReader, import_av
 from fairseq_mm.inference.checkpoint import Checkpoint
-from fairseq_mm.metrics.gate_scores import (
-    bin_edges,
-    count_in_bins,
-    descending_ranks,
-    gate_statistics,
-)
 from fairseq_mm.metrics.hypotheses import read_hypotheses
 from fairseq_mm.report.inspection import gate_sections, make_video_section
 from fairseq_mm.report.thumbnails import jpeg_uri
@@ -36,6 +29,7 @@ from fairseq_mm.report.video_attention import Times
 
 MAX_THUMBNAILS = 12
 _SIDE, _QUALITY = 160, 75
+MOST_BINS = 40
 ALL, AVAILABLE, APART = "all", "transcript available", "transcript not available"
 
 
@@ -57,7 +51,13 @@ def inspect(args: argparse.Namespace, checkpoint: Checkpoint) -> Inspection:
     about = f"{checkpoint.arch}, {checkpoint.path}; {split.name} of {args.data}"
     for line in args.lines or ():
         check_line(line, len(inspection.dataset), split.path)
-    summaries = _read_summaries(args.hypotheses, split) if args.hypotheses else None
+    summaries = None
+    if args.hypotheses:
+        items, lines = list(split.references()), split.items
+        file = read_hypotheses(args.hypotheses, item_ids=items, visual_ids=lines, split=split.name)
+        check_generated_for(args.hypotheses, file.output, split)
+        oov_words = get_oov_words(split)
+        summaries = {key: restored(text, oov_words.get(key)) for key, text in file.texts.items()}
     fields = _get_fields(inspection, summaries)
     if args.gates:
         return _inspect_gates(args, inspection, summaries, fields, about)
@@ -65,15 +65,6 @@ def inspect(args: argparse.Namespace, checkpoint: Checkpoint) -> Inspection:
     what = "a summary of a video" if len(lines) == 1 else f"{len(lines)} summaries of videos"
     parts = _inspect_attention(args, inspection, summaries, fields, lines)
     return Inspection(f"Attention of {what}", about, parts)
-
-
-def _read_summaries(path: str, split: Split) -> dict[str, str]:
-    """Read generated summaries; return a dict from video id to text."""
-    items = list(split.references())
-    file = read_hypotheses(path, item_ids=items, visual_ids=split.items, split=split.name)
-    check_generated_for(path, file.output, split)
-    oov_words = get_oov_words(split)
-    return {key: restored(text, oov_words.get(key)) for key, text in file.texts.items()}
 
 
 def _get_fields(
@@ -205,6 +196,41 @@ def _inspect_gates(
     return Inspection("Forget gates", subtitle, parts, result, tuple(_describe(result)))
 
 
+def gate_statistics(scores: np.ndarray) -> dict[str, float]:
+    """Return statistics of one score or more; ``std`` divides by the number of scores."""
+    quartiles = np.quantile(scores, [0.25, 0.5, 0.75]).tolist()
+    return {
+        "count": len(scores),
+        "mean": float(np.mean(scores)),
+        "std": float(np.std(scores)),
+        "min": float(np.min(scores)),
+        **dict(zip(("q25", "median", "q75"), quartiles)),
+        "max": float(np.max(scores)),
+    }
+
+
+def bin_edges(scores: np.ndarray, most: int = MOST_BINS) -> list[float]:
+    """Compute the edges of bins that include all scores.
+
+    The width of the bins is 1, 2 or 5 times a power of ten: the smallest such width with which
+    ``most`` bins are enough. If all scores are equal, there is a single bin of width 0.001.
+    """
+    low, high = float(np.min(scores)), float(np.max(scores))
+    exponent = -3 if high == low else math.floor(math.log10((high - low) / most))
+    while True:
+        # widths that people read easily on an axis
+        for factor in (1, 2, 5):
+            steps = [score / (factor * 10.0**exponent) for score in (low, high)]
+            # 0.3 / 0.1 is a whole number but for its last digits: floor and ceil would add a bin
+            first, last = (round(x) if abs(x - round(x)) < 1e-9 else x for x in steps)
+            number = max(1, math.ceil(last) - math.floor(first))
+            if number <= most:
+                start = math.floor(first)
+                # rounded, so that edges are 0.3 and not 0.30000000000000004
+                return [round((start + i) * factor * 10.0**exponent, 12) for i in range(number + 1)]
+        exponent += 1
+
+
 def _summarize_gates(gates: GateScores, records: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """Return statistics and histograms of gate scores as a JSON object.
 
@@ -215,9 +241,15 @@ def _summarize_gates(gates: GateScores, records: Sequence[dict[str, Any]]) -> di
     scores = gates.scores
     is_apart = np.array([not record["transcript_available"] for record in records])
     # All groups share the bins, because the page stacks their histograms.
-    edges, ranks = bin_edges(scores), descending_ranks(scores)
+    edges = bin_edges(scores)
+    ranks = (np.searchsorted(np.sort(-scores), -scores) + 1).tolist()  # 1 + number of higher scores
     groups = {ALL: np.ones(len(scores), bool), AVAILABLE: ~is_apart, APART: is_apart}
-    counts = {name: count_in_bins(scores[which], edges) for name, which in groups.items()}
+    # rounding of the outer edges may exclude the extreme scores by their last digits
+    inside = np.clip(scores, edges[0], edges[-1])
+    counts = {
+        name: np.histogram(inside[which], bins=np.asarray(edges))[0].tolist()
+        for name, which in groups.items()
+    }
     by_layer = zip(gates.layers, gates.by_layer.T)
     return {
         "statistics": {

@@ -327,11 +327,15 @@ def _run(argv: list[str]) -> int:
         if name in GONE:
             print(f"fairseq-mm: {name} is gone in 0.3.0: use {GONE[name]}.", file=sys.stderr)
             return EXIT_STATUS
+    width = max(map(len, SUBCOMMANDS))
+    lines = []
+    for title, group in GROUPS.items():
+        lines += [f"{title}:", "", *(f"  {name:<{width}} {x}" for name, x in group.items()), ""]
     overview = Parser(
         prog="fairseq-mm",
         usage="%(prog)s SUBCOMMAND ... (SUBCOMMAND --help lists its options)",
         description=f"Multimodal and long-form generation for fairseq.\n\n{_EXAMPLES}",
-        epilog=_list_subcommands(),
+        epilog="\n".join(lines),
     )
     overview.add_argument("--version", action="version", version=f"fairseq-mm {__version__}")
     overview.add_argument(
@@ -382,15 +386,6 @@ def _run(argv: list[str]) -> int:
         where = error.filename or "the output"
         print(f"fairseq-mm {chosen}: {where}: {error.strerror}.", file=sys.stderr)
         return EXIT_STATUS
-
-
-def _list_subcommands() -> str:
-    """Return the subcommands in groups, a line each."""
-    width = max(map(len, SUBCOMMANDS))
-    lines = []
-    for title, group in GROUPS.items():
-        lines += [f"{title}:", "", *(f"  {name:<{width}} {x}" for name, x in group.items()), ""]
-    return "\n".join(lines)
 
 
 def _drop_output() -> None:

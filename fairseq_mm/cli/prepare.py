@@ -36,20 +36,14 @@ from fairseq_mm.prepare.writer import FolderWriter
 
 
 class Release(NamedTuple):
-    """Official release of a dataset.
+    """Official release of a dataset."""
 
-    Attributes:
-        kind: Key of ``KINDS``.
-        module: Module with ``add_arguments(parser)`` and ``read(args)``; its docstring is the help.
-        options: Options about data that the release accepts.
-        fixed_options: Options whose value the release fixes.
-        values: Fixed value, or default for the release, by name of the option.
-    """
-
-    kind: str
+    kind: str  # key of ``KINDS``
+    # module with ``add_arguments(parser)`` and ``read(args)``; its docstring is the help
     module: ModuleType
-    options: str = "--features --missing"
-    fixed_options: str = ""
+    options: str = "--features --missing"  # options about data that the release accepts
+    fixed_options: str = ""  # options whose value the release fixes
+    # fixed value, or default for the release, by name of the option
     values: Optional[dict[str, Any]] = None
 
 

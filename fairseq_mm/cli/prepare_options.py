@@ -6,7 +6,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Callable, NamedTuple, Optional
 
-from fairseq_mm.cli.arguments import FLAG, REPEATED, positive
+from fairseq_mm.cli.arguments import FLAG, REPEATED, at_least, natural, positive
 from fairseq_mm.data import record_split, transcript_text
 from fairseq_mm.data.caption_text import CaptionTokenizer
 from fairseq_mm.data.story_text import STORY_TOKENIZERS
@@ -21,20 +21,7 @@ from fairseq_mm.prepare.videos import VideoWriter
 from fairseq_mm.prepare.visual_stories import VisualStoryWriter
 from fairseq_mm.prepare.writer import FolderWriter, Vocabulary
 
-
-def number(least: int, most: Optional[int] = None) -> Callable[[str], int]:
-    """Return a parser of an integer between two bounds, for ``type`` of argparse options."""
-
-    def parse(text: str) -> int:
-        if not text.isdecimal() or not least <= int(text) <= (most or int(text)):
-            bounds = f"of {least} or more" if most is None else f"between {least} and {most}"
-            raise argparse.ArgumentTypeError(f"must be a number {bounds}, but is {text!r}")
-        return int(text)
-
-    return parse
-
-
-NATURAL: dict[str, Any] = {"type": number(0), "metavar": "N"}
+NATURAL: dict[str, Any] = {"type": natural, "metavar": "N"}
 POSITIVE: dict[str, Any] = {"type": positive, "metavar": "N"}
 _FILE: dict[str, Any] = {"type": Path, "metavar": "FILE"}
 _JSONL: dict[str, Any] = {**_FILE, **REPEATED, "metavar": "FILE.jsonl"}
@@ -105,7 +92,7 @@ OPTIONS: dict[str, tuple[str, dict[str, Any]]] = {
         "(default: 0).",
         # transcripts have tens of unknown words; each indexed token is a row of the model's
         # embeddings, so that a number that was mistyped would fill the memory of a training
-        {"type": number(0, 100_000), "metavar": "N"},
+        {"type": at_least(0, 100_000), "metavar": "N"},
     ),
 }
 # defaults of options, and of settings without an option; a kind or a release may replace some
@@ -133,26 +120,19 @@ FOLDER = ("--output", "--overwrite")
 
 
 class Kind(NamedTuple):
-    """Kind of data that ``fairseq-mm prepare`` accepts, such as captions.
+    """Kind of data that ``fairseq-mm prepare`` accepts, such as captions."""
 
-    Attributes:
-        records: Kind of the records.
-        module: Module whose docstring shows the format of the user's own JSON lines.
-        tokenizers: Dict from the name of a tokenizer to its description for the help text.
-        tokenizer: Name of the default tokenizer; None if the default depends on other options.
-        threshold: Default of ``--threshold``.
-        text_options: Options about text, separated by spaces.
-        own_options: Options for the user's own data, separated by spaces.
-    """
-
-    records: record_split.Kind
+    records: record_split.Kind  # kind of the records
     task: str
-    module: ModuleType
+    module: ModuleType  # module whose docstring shows the format of the user's own JSON lines
     writer: Callable[[argparse.Namespace], FolderWriter]
+    # dict from the name of a tokenizer to its description for the help text
     tokenizers: dict[str, str]
+    # name of the default tokenizer; None if the default depends on other options
     tokenizer: Optional[str]
-    threshold: int
-    text_options: str
+    threshold: int  # default of ``--threshold``
+    text_options: str  # options about text, separated by spaces
+    # options for the user's own data, separated by spaces
     own_options: str = "--keys --features --missing"
 
 

@@ -55,18 +55,12 @@ TITLES = {
 
 
 class Retrieval(NamedTuple):
-    """Results of retrieval in one direction: images for sentences, or sentences for images.
+    """Results of retrieval in one direction: images for sentences, or sentences for images."""
 
-    Attributes:
-        ids: Id of each query: line number of the sentence, or id of the image.
-        ranks: Ranks of the correct candidates of each query.
-        num_true: Number of correct candidates of each query.
-        best: For each query, JSON records of the ``--top`` best candidates; None without ``--top``.
-    """
-
-    ids: Sequence[Any]
-    ranks: TrueRanks
-    num_true: np.ndarray
+    ids: Sequence[Any]  # id of each query: line number of the sentence, or id of the image
+    ranks: TrueRanks  # ranks of the correct candidates of each query
+    num_true: np.ndarray  # number of correct candidates of each query
+    # for each query, JSON records of the ``--top`` best candidates; None without ``--top``
     best: Optional[list[list[dict[str, Any]]]] = None
 
 

@@ -56,7 +56,7 @@ def run_plot(args: argparse.Namespace) -> None:
     import numpy as np
 
     from fairseq_mm.data.feature_store import FeatureStore
-    from fairseq_mm.report.embedding_plot import PlotPoint, plot_section
+    from fairseq_mm.report.figures import PlotPoint, plot_section
     from fairseq_mm.report.html_page import render_page, write_page
     from fairseq_mm.report.thumbnails import Thumbnails
     from fairseq_mm.retrieval.nearest_vectors import VectorStore, principal_components

@@ -144,6 +144,7 @@ def _read_references(path: str, items: Optional[list[str]]) -> References:
     """Read JSON lines, COCO annotations, or one reference per line of a split, whose ids are
     ``items``; without ``items``, each line is an item."""
     result = References(path, {})
+    first = next((line for _, line in read_lines(path) if line.strip()), "{")
     try:
         if path.endswith(".json"):
             content = read_json(path)
@@ -156,7 +157,7 @@ def _read_references(path: str, items: Optional[list[str]]) -> References:
             for image in content.get("images", []):
                 if "file_name" in image:
                     result.aliases[PurePosixPath(image["file_name"]).name] = str(image["id"])
-        elif path.endswith(".jsonl") or _begins_with_object(path):
+        elif path.endswith(".jsonl") or first.lstrip().startswith("{"):
             for where, entry in read_objects(path):
                 # users' own captions may name the image only
                 key = str(entry.get("id", PurePosixPath(str(entry.get("image"))).name))
@@ -180,11 +181,6 @@ def _read_references(path: str, items: Optional[list[str]]) -> References:
             f'"caption": ...}}, ...]}}; or a line for each line of the split ({error}).'
         ) from None
     return result
-
-
-def _begins_with_object(path: str) -> bool:
-    first = next((line for _, line in read_lines(path) if line.strip()), "{")
-    return first.lstrip().startswith("{")
 
 
 def join_texts(path: str, references: References) -> JoinedTexts:

@@ -152,18 +152,12 @@ class SplitTexts:
 
 
 class StoryTexts(SplitTexts):
-    """Stories of a split, which are ranked by their prompts or images.
+    """Stories of a split, which are ranked by their prompts or images."""
 
-    Attributes:
-        noun: Plural noun for the conditions of the texts.
-        condition_name: Name of the condition in files of likelihoods.
-        ties: How ties are counted, for the signature of a ranking.
-        names: Text of the prompt, or id of the album, of each line; empty for language models.
-    """
-
-    noun: str
-    condition_name: str
-    ties: str
+    noun: str  # plural noun for the conditions of the texts
+    condition_name: str  # name of the condition in files of likelihoods
+    ties: str  # how ties are counted, for the signature of a ranking
+    # text of the prompt, or id of the album, of each line; empty for language models
     names: list[str]
     rank: Any
     rank_draws: Any

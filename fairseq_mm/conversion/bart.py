@@ -200,17 +200,13 @@ def _expected_shapes(
 
 
 class BartVocabulary(NamedTuple):
-    """Vocabulary of a BART.
+    """Vocabulary of a BART."""
 
-    Attributes:
-        symbols: fairseq's symbols in the order of the embeddings, special ones and ``<mask>`` too.
-        encoder: GPT-2's number of each BPE token, which replaces the token in fairseq's texts.
-        merges: Pairs of tokens that the BPE merges, in their order.
-    """
-
+    # fairseq's symbols in the order of the embeddings, special ones and ``<mask>`` too
     symbols: list[str]
+    # GPT-2's number of each BPE token, which replaces the token in fairseq's texts
     encoder: dict[str, int]
-    merges: list[tuple[str, str]]
+    merges: list[tuple[str, str]]  # pairs of tokens that the BPE merges, in their order
 
 
 def read_huggingface_vocabulary(folder: str, rows: int) -> BartVocabulary:

@@ -19,19 +19,13 @@ _WEIGHTS = ("model.safetensors", "pytorch_model.bin")
 
 @dataclass
 class ConvertedPretrained:
-    """Summary of a conversion of BART or T5 from Hugging Face's format.
-
-    Attributes:
-        options: Options of fairseq's model that differ from the defaults of ``arch``.
-        parameters: Number of weights.
-        words: Number of words in the dictionary, with special symbols.
-        notes: Assumptions and omissions of the conversion, one sentence each.
-    """
+    """Summary of a conversion of BART or T5 from Hugging Face's format."""
 
     arch: str
-    options: dict[str, Any]
-    parameters: int
-    words: int
+    options: dict[str, Any]  # options of fairseq's model that differ from the defaults of ``arch``
+    parameters: int  # number of weights
+    words: int  # number of words in the dictionary, with special symbols
+    # assumptions and omissions of the conversion, one sentence each
     notes: list[str] = field(default_factory=list)
 
 

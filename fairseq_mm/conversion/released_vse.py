@@ -59,35 +59,30 @@ _NAMED = 3  # words in a message, which would otherwise list thousands
 
 @dataclass
 class ReleasedModel:
-    """Model of an author's released code, whose weights have been renamed for this package.
-
-    Attributes:
-        arch: ``--arch``, with the ``options`` of the model and of the ``criterion``.
-        words: Words of the dictionary in the order of the embedding, without special symbols.
-        tensors: Number of tensors in the released file.
-        tokenizer: Options of ``fairseq-mm prepare captions`` that split sentences as the released
-            code does; empty if there are none.
-        notes: Omissions and differences of the conversion, one sentence each.
-        cnn_type: torchvision's name of the image network in the file; empty without a network.
-        image_weight: Name of the weight that multiplies image features; its number of columns is
-            the feature dimension.
-        rows_per_image: Number of regions per image; None if the model accepts any number.
-    """
+    """Model of an author's released code, whose weights have been renamed for this package."""
 
     path: str
-    arch: str
+    arch: str  # ``--arch``, with the ``options`` of the model and of the ``criterion``
     options: dict[str, Any]
     criterion: dict[str, Any]
+    # words of the dictionary in the order of the embedding, without special symbols
     words: list[str]
     weights: dict[str, Tensor]
-    tensors: int
+    tensors: int  # number of tensors in the released file
+    # options of ``fairseq-mm prepare captions`` that split sentences as the released code does;
+    # empty if there are none
     tokenizer: str
+    # omissions and differences of the conversion, one sentence each
     notes: list[str] = field(default_factory=list)
+    # torchvision's name of the image network in the file; empty without a network
     cnn_type: str = ""
     cnn: dict[str, Tensor] = field(default_factory=dict)
     task: str = "multimodal_captioning"
     criterion_name: str = "pairwise_ranking"
+    # name of the weight that multiplies image features; its number of columns is the feature
+    # dimension
     image_weight: str = "image_proj.weight"
+    # number of regions per image; None if the model accepts any number
     rows_per_image: Optional[int] = None
 
 

@@ -91,21 +91,15 @@ class FairseqStories(NamedTuple):
 
 @dataclass
 class ConvertedStories:
-    """Result of the conversion of a story model.
-
-    Attributes:
-        frozen_options: Options of a fusion model's pretrained model; None without fusion.
-        parameters: Number of weights.
-        state: Content of the new checkpoint.
-        notes: Assumptions of the conversion, one sentence each.
-    """
+    """Result of the conversion of a story model."""
 
     arch: str
     options: dict[str, Any]
+    # options of a fusion model's pretrained model; None without fusion
     frozen_options: Optional[dict[str, Any]]
-    parameters: int
-    state: dict[str, Any]
-    notes: list[str]
+    parameters: int  # number of weights
+    state: dict[str, Any]  # content of the new checkpoint
+    notes: list[str]  # assumptions of the conversion, one sentence each
 
 
 def fairseq_stories(path: str, state: Mapping[str, Any]) -> FairseqStories:

@@ -7,15 +7,18 @@ import numpy as np
 
 from fairseq_mm.data.story_text import detokenize_story
 from fairseq_mm.report.figures import COLORS, Titles, draw
-from fairseq_mm.report.grid_arrows import WHOLE, Drawing, arrows_section, seen_box
 from fairseq_mm.report.html_page import Section, section
 from fairseq_mm.report.video_attention import Times, frames_section
 from fairseq_mm.report.visual_story_sections import (
+    WHOLE,
+    Drawing,
     EmbeddedImage,
     SentenceAttention,
     StoryRow,
     Strip,
+    arrows_section,
     images_section,
+    seen_box,
     slices_section,
     stories_section,
     story_section,

@@ -135,20 +135,14 @@ class VectorStore:
 
 
 class Retrieved(NamedTuple):
-    """Item of a store that :func:`retrieve_shifted` has found for a query.
+    """Item of a store that :func:`retrieve_shifted` has found for a query."""
 
-    Attributes:
-        id: Key of the item in the store.
-        score: Cosine between the item's vector and the vector ``query - minus + plus``.
-        distance_to_mean: Euclidean distance to the mean of the nearest items; None if the items are
-            not sorted by this distance.
-        rank: Rank of the item by ``score``, from 1.
-    """
-
-    id: str
-    score: float
+    id: str  # key of the item in the store
+    score: float  # cosine between the item's vector and the vector ``query - minus + plus``
+    # euclidean distance to the mean of the nearest items; None if the items are not sorted by this
+    # distance
     distance_to_mean: Optional[float]
-    rank: int
+    rank: int  # rank of the item by ``score``, from 1
 
 
 def shifted_vector(
@@ -219,17 +213,13 @@ def retrieve_shifted(
 
 
 class Projection(NamedTuple):
-    """Vectors on their first C principal components.
+    """Vectors on their first C principal components."""
 
-    Attributes:
-        coordinates: [n, C] coordinates of the vectors along the components.
-        components: [C, K] orthonormal directions in the order of decreasing variance. The sign of a
-            direction is chosen so that its element with the largest absolute value is positive.
-        variance_shares: [C] fraction, from 0 to 1, of the total variance in each direction.
-    """
-
-    coordinates: np.ndarray
+    coordinates: np.ndarray  # [n, C] coordinates of the vectors along the components
+    # [C, K] orthonormal directions in the order of decreasing variance. The sign of a direction is
+    # chosen so that its element with the largest absolute value is positive.
     components: np.ndarray
+    # [C] fraction, from 0 to 1, of the total variance in each direction
     variance_shares: np.ndarray
 
 

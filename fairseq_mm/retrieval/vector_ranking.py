@@ -112,15 +112,11 @@ def _first_equal(rows: np.ndarray) -> np.ndarray:
 
 
 class VectorRanks(NamedTuple):
-    """Ranks, from 1, of the true candidates in both directions of retrieval.
+    """Ranks, from 1, of the true candidates in both directions of retrieval."""
 
-    Attributes:
-        image_ranks: ``[sentences]`` rank, among all images, of the image that a sentence describes.
-        sentence_ranks: ``[images]`` rank, among all sentences, of the best-ranked sentence that
-            describes an image.
-    """
-
+    # ``[sentences]`` rank, among all images, of the image that a sentence describes
     image_ranks: np.ndarray
+    # ``[images]`` rank, among all sentences, of the best-ranked sentence that describes an image
     sentence_ranks: np.ndarray
 
 

@@ -26,17 +26,11 @@ _PIECE_BYTES = 2**20
 
 
 class Tempered(NamedTuple):
-    """Log-probabilities of N target tokens at G inverse temperatures b = 1 / T, with derivatives.
+    """Log-probabilities of N tokens at G inverse temperatures b = 1 / T, with derivatives."""
 
-    Attributes:
-        log_probs: [N, G] log softmax(b logits)[target], float64.
-        slopes: [N, G] first derivatives of ``log_probs`` with respect to b.
-        curvatures: [N, G] second derivatives of ``log_probs`` with respect to b.
-    """
-
-    log_probs: Tensor
-    slopes: Tensor
-    curvatures: Tensor
+    log_probs: Tensor  # [N, G] log softmax(b logits)[target], float64
+    slopes: Tensor  # [N, G] first derivatives of ``log_probs`` with respect to b
+    curvatures: Tensor  # [N, G] second derivatives of ``log_probs`` with respect to b
 
 
 def word_log_probs(

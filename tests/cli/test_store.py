@@ -93,7 +93,7 @@ def test_info_lists_the_ids(store, capsys):
 
 
 def test_verify_prints_a_checksum_and_finds_bad_stores(store, capsys):
-    run(capsys, f"convert {store} --output copy.h5")
+    run(capsys, f"merge {store} --output copy.h5")
     status, out, _ = run(capsys, f"verify {store} copy.h5")
     first, second = out.splitlines()
     assert status == 0
@@ -151,10 +151,10 @@ PREPROCESSING = "--ids ids.txt --preprocessing"
         (f"import rows.npy {LAYER} resnet18", "--layer: resnet18 has no layer 'pool'. Near: "),
         (f"import rows.npy {LAYER} timm:resnet18", "must be pre_logits or forward_features for t"),
         (f"import rows.npy {LAYER} r3d_18", "--layer pool: must be pooled for r3d_18"),
-        ("convert none.h5", "none.h5: is no feature store of fairseq-mm, or is damaged (No such"),
-        ("convert rows.npy --output -", "--output -: give /dev/stdout"),
-        ("convert rows.npy --output none/b.h5", "--output none/b.h5: there is no folder none"),
-        ("convert rows.npy", "rows.npy: is no feature store"),
+        ("merge none.h5", "none.h5: is no feature store of fairseq-mm, or is damaged (No such"),
+        ("merge rows.npy --output -", "--output -: give /dev/stdout"),
+        ("merge rows.npy --output none/b.h5", "--output none/b.h5: there is no folder none"),
+        ("merge rows.npy", "rows.npy: is no feature store"),
         ("merge rows.npy ids.txt", "rows.npy: is no feature store"),
     ],
 )
@@ -173,9 +173,9 @@ IMPORT = "import rows.npy --ids ids.txt"
 @pytest.mark.parametrize(
     ("action", "limit"),
     [
-        *((IMPORT, 100), (IMPORT, 300), ("convert {}", 1000), ("merge {}", 3000)),
+        *((IMPORT, 100), (IMPORT, 300), ("merge {}", 1000), ("merge {}", 3000)),
         *(pytest.param(IMPORT, limit, marks=pytest.mark.slow) for limit in (1000, 3000)),
-        *(pytest.param("convert {}", limit, marks=pytest.mark.slow) for limit in (100, 300, 3000)),
+        *(pytest.param("merge {}", limit, marks=pytest.mark.slow) for limit in (100, 300, 3000)),
         *(pytest.param("merge {}", limit, marks=pytest.mark.slow) for limit in (100, 300, 1000)),
     ],
 )

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from fairseq_mm.report.embedding_plot import PlotPoint, plot_section
+from fairseq_mm.report.figures import PlotPoint, plot_section
 from fairseq_mm.report.thumbnails import jpeg_uri
 
 URI = jpeg_uri(Image.new("RGB", (90, 60), (200, 30, 40)))

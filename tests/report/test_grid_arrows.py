@@ -7,8 +7,14 @@ import pytest
 from PIL import Image
 
 from fairseq_mm.extract.preprocessing import Preprocessing
-from fairseq_mm.report.grid_arrows import WHOLE, Box, Drawing, arrows_section, seen_box
-from fairseq_mm.report.visual_story_sections import EmbeddedImage
+from fairseq_mm.report.visual_story_sections import (
+    WHOLE,
+    Box,
+    Drawing,
+    EmbeddedImage,
+    arrows_section,
+    seen_box,
+)
 
 URI = "data:image/jpeg;base64,QQ=="
 
