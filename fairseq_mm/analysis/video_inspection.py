@@ -78,11 +78,8 @@ class AttentionMap(NamedTuple):
     video_shares: Optional[np.ndarray] = None
 
     def record(self, *, layers: bool = False) -> dict[str, Any]:
-        """Return a JSON record with an entry per word: the word's attention weights for the frames.
-
-        The weights are averaged over the layers. If ``layers`` is True, the entry also lists the
-        weights of each layer.
-        """
+        """Return a JSON record with an entry per word: its weights for the frames, averaged over
+        the layers and, if ``layers``, also of each layer."""
         words = []
         for w, word in enumerate(self.words):
             entry = {"word": word, "known": self.is_known[w]}

@@ -135,12 +135,8 @@ def _split_words(line: str) -> list[list[str]]:
 
 
 class _StoryImages:
-    """Images of the stories as data URIs for the HTML page; each file is read only once.
-
-    Args:
-        folders: Folders or archives in which the images of a feature store are searched.
-        is_stored: True if stories name images by ids of a feature store, False if by paths.
-    """
+    """Images of the stories for the HTML page, each read once: from ``folders`` if the stories name
+    them by ids of a store (``is_stored``), else by their paths."""
 
     def __init__(self, folders: list[str], *, is_stored: bool) -> None:
         self.thumbnails = Thumbnails(folders, SIDE)

@@ -129,11 +129,9 @@ def _inspect_attention(
 
 
 def clip_step(attributes: Mapping[str, Any], frame_rate: Optional[float] = None) -> Optional[float]:
-    """Return the seconds from one feature's clip to the next; None if they are unknown.
-
-    ``attributes`` are the store's ``stride`` in frames and ``frame_rate``. If the latter is
-    ``native`` (every frame was read), ``frame_rate``, the rate of the video file, is used.
-    """
+    """Return the seconds from one feature's clip to the next, by the store's ``stride`` and
+    ``frame_rate``; without the latter, every frame was read, and the video file's rate counts. None
+    if unknown."""
     stride = _number(attributes.get("stride"))
     rate = _number(attributes.get("frame_rate")) or frame_rate
     return stride / rate if stride and rate else None
@@ -210,11 +208,8 @@ def gate_statistics(scores: np.ndarray) -> dict[str, float]:
 
 
 def bin_edges(scores: np.ndarray, most: int = MOST_BINS) -> list[float]:
-    """Compute the edges of bins that include all scores.
-
-    The width of the bins is 1, 2 or 5 times a power of ten: the smallest such width with which
-    ``most`` bins are enough. If all scores are equal, there is a single bin of width 0.001.
-    """
+    """Compute the edges of at most ``most`` bins that include all scores. Their width is the
+    smallest of 1, 2 or 5 times a power of ten; 0.001 if all scores are equal."""
     low, high = float(np.min(scores)), float(np.max(scores))
     exponent = -3 if high == low else math.floor(math.log10((high - low) / most))
     while True:
@@ -232,12 +227,8 @@ def bin_edges(scores: np.ndarray, most: int = MOST_BINS) -> list[float]:
 
 
 def _summarize_gates(gates: GateScores, records: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Return statistics and histograms of gate scores as a JSON object.
-
-    There are statistics of all videos, of videos with and of videos without a transcript. Each
-    video without a transcript is also listed, with its rank among all videos. ``records`` has the
-    JSON record of each video.
-    """
+    """Return statistics and histograms of the scores of all videos, and of those with and without a
+    transcript, as a JSON object; the latter are also listed with their rank among all."""
     scores = gates.scores
     is_apart = np.array([not record["transcript_available"] for record in records])
     # All groups share the bins, because the page stacks their histograms.

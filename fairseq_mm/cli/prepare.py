@@ -192,11 +192,8 @@ def _leave_out_missing(corpus: Corpus, args: argparse.Namespace) -> None:
 def keys_in_stores(
     names: Iterable[str], paths: Sequence[str], *, by_stem: bool
 ) -> tuple[dict[str, str], dict[str, str]]:
-    """Find images in feature stores.
-
-    With ``by_stem``, the name ``12`` also matches an id such as ``a/12.jpg``. Return the id of each
-    image that a store has, and the reason for each that no store has.
-    """
+    """Return the id of each image that a feature store has (with ``by_stem``, ``12`` also matches
+    ``a/12.jpg``), and the reason for each that none has."""
     from fairseq_mm.data.feature_store import open_features
 
     store = open_features(list(paths))

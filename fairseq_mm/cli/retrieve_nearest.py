@@ -168,13 +168,7 @@ def _write_page(
     query_text: Optional[str],
     thumbnails: Any,
 ) -> None:
-    """Write the page of ``--html``: the query and the items that were retrieved for it.
-
-    Args:
-        entries: JSON records of the retrieved items, nearest first.
-        query_text: Query sentence; None if the query is an image.
-        thumbnails: Images of ``--images`` by name; empty without this option.
-    """
+    """Write the page of ``--html``: the query, a sentence or else an image, and the items."""
     from fairseq_mm.extract.media_list import MediaFile
     from fairseq_mm.report.html_page import render_page, write_page
     from fairseq_mm.report.item_gallery import Item, ItemText, gallery_section
@@ -215,11 +209,7 @@ def _write_page(
 
 
 class _Captions:
-    """Captions of a data folder, looked up by the sentence id SPLIT:LINE.
-
-    Args:
-        data: Path of the data folder; None for no captions.
-    """
+    """Captions of a data folder (None for no captions) by the sentence id SPLIT:LINE."""
 
     def __init__(self, data: Optional[str]) -> None:
         from fairseq_mm.data.records import open_split, split_names

@@ -227,11 +227,8 @@ def join_texts(path: str, references: References) -> JoinedTexts:
 
 
 def read_without_references(path: str, split: Optional[Split]) -> JoinedTexts:
-    """Read the texts of a system that is scored without references.
-
-    The ids of the texts are read from the file. If the file has no ids, the ids are line numbers,
-    counted from 0. Output of fairseq-generate is compared with the text of ``split``.
-    """
+    """Read the texts of a system that is scored without references, by the ids in the file, or else
+    by line number from 0. Output of fairseq-generate is compared with the text of ``split``."""
     lines = [line for _, line in read_lines(path)]
     # the ids of a plain text file stand before its tabs
     has_ids = all("\t" in line for line in lines)

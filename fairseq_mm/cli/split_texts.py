@@ -39,11 +39,8 @@ BATCH_TOKENS = {"cpu": 4000}
 
 
 def sample_lines(total: int, wanted: Optional[int], seed: int) -> list[int]:
-    """Return ``wanted`` random line numbers from 0 to ``total - 1``, in ascending order.
-
-    If ``wanted`` is None or more than ``total``, all line numbers are returned. If two samples have
-    the same seed, the larger one contains the smaller one.
-    """
+    """Return ``wanted`` (None for all) random line numbers below ``total``, in ascending order; a
+    larger sample with the same seed contains a smaller one."""
     if wanted is None or wanted >= total:
         return list(range(total))
     # rng.choice would give a larger sample other lines; a permutation's beginning is shared.

@@ -37,14 +37,9 @@ _get_key = itemgetter(0)
 
 
 class Text:
-    """Words of a text, prepared for alignments; words and hashes are represented by numbers.
-
-    Args:
-        words: Number of each word in the aligner's vocabulary.
-        keys: Number of each word's hash; equal words have equal keys.
-        stems: Number of each stem's hash.
-        is_function: True for each function word.
-    """
+    """Words of a text, prepared for alignments, as numbers: ``words`` in the aligner's vocabulary,
+    ``keys`` of their hashes, ``stems`` of their stems' hashes; ``is_function`` marks function
+    words."""
 
     __slots__ = (
         *("exact", "is_function", "keys", "num_function_words", "occurrences", "phrases"),
@@ -66,12 +61,8 @@ class Text:
         self.same_stem: dict[int, dict[int, list[StageMatch]]] = {}
 
     def index_words(self) -> None:
-        """Prepare lookups of the words of this text, if it is a hypothesis.
-
-        ``starts`` maps a word to its positions. ``exact`` maps a word's key to its matches of stage
-        0 (equal words). ``same_stem`` maps a stem to the keys of words with this stem, and each key
-        to its matches of stage 1 (equal stems).
-        """
+        """Index a hypothesis: ``starts`` has the positions of each word, ``exact`` the matches of
+        stage 0 of each key, ``same_stem`` the matches of stage 1 of each stem, by key."""
         if not self.starts:
             for start, (word, key, stem_key) in enumerate(zip(self.words, self.keys, self.stems)):
                 self.starts.setdefault(word, []).append(start)
@@ -161,11 +152,8 @@ class Aligner:
                 occurrences.setdefault(phrase, ([], length))[0].append(start)
 
     def align(self, hypothesis: Text, reference: Text) -> list[tuple[int, StageMatch]]:
-        """Align two texts; return the first word of each match in the reference and the match.
-
-        The result is sorted by the first word. Raise UserError if the texts have more than
-        ``MAX_MATCHES`` possible matches.
-        """
+        """Return the first word of each match in the reference, ascending, and the match. Raise
+        UserError if the texts have more than ``MAX_MATCHES`` possible matches."""
         matches: list[Sequence[StageMatch]]
         if hypothesis.keys == reference.keys:
             # equal texts are aligned by stage 0 only
@@ -273,11 +261,8 @@ _Path = tuple[int, int, int, int, Optional[tuple]]
 def _search(
     matches: Sequence[Sequence[StageMatch]], fixed: Sequence[bool]
 ) -> list[tuple[int, StageMatch]]:
-    """Choose matches by a beam search like that of METEOR's official jar.
-
-    ``matches`` begin at each word of the reference; ``fixed`` words have a single match, which is
-    part of all alignments. Returns pairs of a match's first word in the reference and the match.
-    """
+    """Choose matches by a beam search like that of METEOR's official jar. ``matches`` begin at each
+    word of the reference; ``fixed`` words have a single match, which is part of all alignments."""
     distances = sum(abs(j - match[0]) for j, found in enumerate(matches) for match in found)
     # The key is a sum of distances, with units for chunks and for words above it.
     chunk = 1 << distances.bit_length()

@@ -32,11 +32,8 @@ def ngram_counts(tokens: Sequence[Hashable]) -> list[Counter]:
 def bleu_sums(
     hypothesis_tokens: Sequence[Hashable], references_tokens: Sequence[Sequence[Hashable]]
 ) -> np.ndarray:
-    """Compute the statistics of one hypothesis; their sums over a corpus give the corpus BLEU.
-
-    Returns ``[10]`` int64: matches of order 1 to 4, n-grams of the hypothesis of order 1 to 4,
-    length of the hypothesis, length of the closest reference.
-    """
+    """Compute the statistics ``[10]`` of one hypothesis, whose sums give the corpus BLEU: matches
+    of order 1 to 4, n-grams of order 1 to 4, length, length of the closest reference."""
     length = len(hypothesis_tokens)
     sums = np.zeros(NUM_SUMS, dtype=np.int64)
     references = [ngram_counts(tokens) for tokens in references_tokens]

@@ -129,14 +129,9 @@ def read_hypotheses(
 ) -> Hypotheses:
     """Read a file of generated texts.
 
-    Args:
-        path: Path of the file.
-        item_ids: Ids of the items that have references, in order. Line i of a plain text file is
-            the text of item i, unless the lines are an id, a tab and a text.
-        visual_ids: Item id of each line of the split, for the output of fairseq-generate, and for
-            plain text files with one line per line of the split.
-        split: Name of the split; output of fairseq-generate for another split is refused. None
-            accepts any split.
+    Line i of a plain text file is the text of ``item_ids[i]``, unless lines are an id, a tab and a
+    text, or there is a line for each line of the split, whose items are ``visual_ids``.
+    fairseq-generate's output needs ``visual_ids``, and must be of ``split`` if it is given.
     """
     text = read_text(path)
     # an empty list is a COCO results file without captions; a fairseq-generate without hypotheses
@@ -294,11 +289,8 @@ def read_settings(log: str, names: Iterable[str] = _DECODING) -> dict[str, objec
 
 
 def decoding_settings(path: str) -> dict[str, object]:
-    """Read the decoding settings of a file of generated texts, by name; empty if it has none.
-
-    fairseq-generate logs its settings at the head of its output; a JSONL file of fairseq-mm's
-    commands has them in the field ``options`` of its first line.
-    """
+    """Read the decoding settings of generated texts, by name, from the log at the head of
+    fairseq-generate's output or the field ``options`` of JSONL; empty if there are none."""
     with open(path, encoding="utf-8", errors="replace") as file:
         head = file.read(_LOG_CHARACTERS)
     if not head.lstrip().startswith("{"):

@@ -202,16 +202,9 @@ def meteor(
     task: str = "rank",
     normalize: bool = True,
 ) -> tuple[float, list[float]]:
-    """Score tokenized texts (tokens joined by spaces), each against its references.
-
-    Returns the score of the corpus and the score of each hypothesis, between 0 and 1.
-
-    Args:
-        hypotheses: Generated texts.
-        references: References of each hypothesis.
-        task: Task for which the parameters were tuned; coco-caption uses ``rank``.
-        normalize: True for METEOR's own tokenization with lower-casing, the jar's ``-norm``.
-    """
+    """Score tokenized texts (tokens joined by spaces) against their references: return the score of
+    the corpus and of each hypothesis, 0 to 1. ``task`` is the jar's -t (coco-caption: ``rank``),
+    ``normalize`` its -norm, METEOR's own tokenization with lower-casing."""
     if not hypotheses:
         return 0.0, []
     return meteor_of_tasks(hypotheses, references, (task,), normalize=normalize)[task]
@@ -264,11 +257,8 @@ def meteor_of_tasks(
 
 
 class Match(NamedTuple):
-    """Words of the reference that are aligned with words of the hypothesis.
-
-    A start is the index of the first word, from 0. A length is a number of words; lengths above 1
-    belong to aligned paraphrases.
-    """
+    """Aligned words of reference and hypothesis: index of the first word, and number of words,
+    which is above 1 for paraphrases."""
 
     reference_start: int
     reference_length: int
@@ -279,11 +269,8 @@ class Match(NamedTuple):
 def align(
     hypotheses: Sequence[Sequence[str]], references: Sequence[Sequence[str]]
 ) -> list[list[Match]]:
-    """Align each hypothesis with its reference by METEOR (``-l en``, without ``-norm``).
-
-    The alignment is the same for all tasks. Each text is a list of tokens without white space.
-    Returns the matches of each pair, in the order of the reference's words.
-    """
+    """Align each tokenized hypothesis with its reference by METEOR (``-l en``, without ``-norm``);
+    return the matches of each pair, in the order of the reference's words."""
     aligner = Aligner(load_tables())
     result = []
     sizes = [sum(map(len, (*h, *r))) for h, r in zip(hypotheses, references)]

@@ -57,12 +57,8 @@ def read_rewards(text: str) -> dict[str, float]:
 
 
 class Rewards:
-    """Weighted sum of metrics as a reward of sampled texts.
-
-    Args:
-        weights: Weight of each metric, see :func:`read_rewards`.
-        frequencies: Weights of n-grams for CIDEr-D; None if ``weights`` have no ``cider``.
-    """
+    """Weighted sum of metrics (``weights``, see :func:`read_rewards`) as a reward of sampled texts;
+    ``cider`` needs the weights of n-grams, ``frequencies``."""
 
     def __init__(
         self, weights: Mapping[str, float], frequencies: Optional[InverseDocumentFrequencies]
@@ -174,17 +170,12 @@ def _close(pipes: list[Connection], processes: list[Any], owner: int) -> None:
 
 
 def expected_utilities(texts: Sequence[str], utility: str) -> list[float]:
-    """Compute the expected utility of each of N texts, for minimum Bayes risk decoding.
+    """Compute the expected utility of each of two or more samples of one input, for minimum Bayes
+    risk decoding (Eikema and Aziz 2022, https://arxiv.org/abs/2108.04718): the mean similarity of a
+    text and the other texts; the paper's includes the text itself, which adds a constant.
 
-    Defined by Eikema and Aziz 2022 (https://arxiv.org/abs/2108.04718): the mean similarity of a
-    text and the other texts. The paper's mean includes the text itself, which adds the same utility
-    to every candidate. The texts are tokenized as by coco-caption.
-
-    Args:
-        texts: Samples of one input, two or more.
-        utility: ``bleu`` for BLEU-4 of a single text, see :func:`.smoothed_bleu`; ``rouge_l``;
-            ``meteor``; or ``cider`` for CIDEr-D, whose document frequencies are counted in the N
-            texts.
+    ``utility`` is ``bleu`` (see :func:`.smoothed_bleu`), ``rouge_l``, ``meteor``, or ``cider`` with
+    document frequencies of the samples. Texts are tokenized as by coco-caption.
     """
     tokens = [ptb_tokenize(text) for text in texts]
     # a text that was sampled several times has the same utility each time

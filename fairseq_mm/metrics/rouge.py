@@ -69,10 +69,7 @@ def _ngrams(tokens: Sequence[str], n: int) -> Counter:
 
 
 def rouge_l_f1(hypothesis: Sequence[str], reference: Sequence[str]) -> float:
-    """Compute ROUGE-L between 0 and 1 for texts that are not split into sentences.
-
-    The result is the F1 of the longest common subsequence (Lin 2004, section 3.1; beta 1); 0 if a
-    text is empty.
-    """
+    """Compute ROUGE-L of texts without sentences, 0 to 1: F1 of the longest common subsequence (Lin
+    2004, section 3.1; beta 1); 0 if a text is empty."""
     common = longest_common_subsequence(hypothesis, reference)
     return 2 * common / (len(hypothesis) + len(reference)) if common else 0.0

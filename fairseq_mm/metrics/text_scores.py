@@ -80,11 +80,8 @@ _VIST_TASKS = {"meteor_vist": "hter", "meteor_vist_rank": "rank"}
 
 
 def _meteor_vist(items: TokenizedItems) -> list[Row]:
-    """Score stories by METEOR in the protocol of the Visual Storytelling Challenge (EvalVIST).
-
-    Each story is one segment, whose text METEOR does not normalise. The corpus score is the mean
-    over image sequences, and not METEOR's corpus score from summed statistics.
-    """
+    """Score stories by METEOR in the protocol of the Visual Storytelling Challenge (EvalVIST): a
+    story is one segment without -norm, and the score is the mean over image sequences."""
     tasks = list(_VIST_TASKS.values())
     results = meteor_metric.meteor_of_tasks(
         items.texts, items.reference_texts, tasks, normalize=False

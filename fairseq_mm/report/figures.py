@@ -70,12 +70,9 @@ def draw(
 ) -> str:
     """Draw a figure, and return it as the text of an ``<svg>`` element.
 
-    Args:
-        plot: Function that draws onto matplotlib's axes. It returns the texts to show on hover, a
-            dict from an artist's SVG id to one text per mark; None for no texts.
-        width: Width in inches of 72 pixels.
-        height: Height in inches of 72 pixels.
-        label: Description for screen readers, for a figure in a page; None for an SVG file.
+    ``plot`` draws onto matplotlib's axes, and returns the texts to show on hover by the SVG id of
+    an artist, one text per mark, or None. Width and height are in inches of 72 pixels. ``label`` is
+    for screen readers, for a figure in a page; None for an SVG file.
     """
     matplotlib = import_extra("matplotlib", extra="report", purpose="a figure")
     from matplotlib import style
@@ -136,11 +133,8 @@ def _add_titles(root: ElementTree.Element, titles: Titles) -> None:
 
 
 def recall_chart(title: str, percentages: Any, curves: Mapping[str, Any]) -> str:
-    """Draw recall against the percentage of retrieved candidates (Mao et al. 2015, Figure 4).
-
-    ``curves`` maps the name of a curve to its recall in percent at ``percentages``. Returns the
-    content of an SVG file.
-    """
+    """Return an SVG file of recall against the percentage of retrieved candidates (Mao et al. 2015,
+    Figure 4); ``curves`` maps a name to its recall in percent at ``percentages``."""
 
     def plot(axes: Any) -> None:
         for name, recall in curves.items():
