@@ -26,7 +26,7 @@ from typing import Any, NamedTuple, Optional
 from fairseq_mm.cli import arguments
 from fairseq_mm.cli.run_set_up import register_quietly
 from fairseq_mm.data.input_files import read_lines
-from fairseq_mm.errors import UserError, import_extra
+from fairseq_mm.errors import UserError, file_errors, import_extra
 from fairseq_mm.inference.checkpoint_files import with_local_paths
 
 # first field of the processor's inputs -> what the tab does
@@ -289,13 +289,11 @@ def _read_features(path: str) -> Any:
     """Return the features of an uploaded ``.npy`` file, without unpickling."""
     import numpy as np
 
-    from fairseq_mm.data.numpy_files import read_array
-
-    name = os.path.basename(path)
-    with open(path, "rb") as file:
-        features = read_array(file.read(), name)
-    if features.dtype.kind != "f" or not np.isfinite(features).all():
-        raise UserError(f"{name}: features must be finite floats.")
+    with file_errors(os.path.basename(path)):
+        # mapped, since a header may declare more numbers than the file has
+        features = np.array(np.load(path, mmap_mode="r", allow_pickle=False))
+        if features.dtype.kind != "f" or not np.isfinite(features).all():
+            raise ValueError("features must be finite floats")
     return features
 
 

@@ -14,7 +14,8 @@ from fairseq import checkpoint_utils
 from fairseq_mm.data.binarised_text import load_dictionary
 from fairseq_mm.data.feature_store import open_folder_features
 from fairseq_mm.data.multimodal_dataset import MultimodalDataset
-from fairseq_mm.data.records import PROMPTS, open_split
+from fairseq_mm.data.record_split import PROMPTS
+from fairseq_mm.data.records import open_split
 from fairseq_mm.data.story_text import SEPARATOR
 from fairseq_mm.errors import UserError
 from fairseq_mm.inference.checkpoint import Checkpoint, build_models, usable_device

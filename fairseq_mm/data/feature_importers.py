@@ -12,8 +12,8 @@
   the two files. The import is refused if the rows of an image differ.
 
 The features of an item are one vector ``[D]``, R vectors ``[R, D]``, or a grid of vectors
-``[height, width, D]``, which is read row by row (channels last). Arrays are mapped or read in
-blocks to save memory; nothing is ever unpickled.
+``[height, width, D]``, which is read row by row (channels last). ``.npy`` arrays are mapped to
+save memory; nothing is ever unpickled.
 """
 
 import dataclasses
@@ -33,7 +33,7 @@ from fairseq_mm.data.feature_store import (
 )
 from fairseq_mm.data.feature_store_writer import FeatureStoreWriter
 from fairseq_mm.data.input_files import compute_sha256, read_lines
-from fairseq_mm.data.numpy_files import StreamedArray, load_numpy, read_member
+from fairseq_mm.data.numpy_files import load_numpy, read_member
 from fairseq_mm.errors import UserError, file_errors
 
 logger = logging.getLogger(__name__)
@@ -50,7 +50,7 @@ class FeatureSource:
         name: File or folder name, saved in the store as ``imported_from``.
         keys: Ids of the images or videos, in order.
         read: Function that maps a position in ``keys`` to the R feature vectors ``[R, D]`` of the
-            image or video. It is called with increasing positions.
+            image or video.
     """
 
     name: str
@@ -109,7 +109,6 @@ def import_features(
         overwrite: Replace a finished store at ``out``.
         progress: Function that wraps the iteration over the ids, such as ``tqdm``.
     """
-    # reused below: a stream of a compressed archive cannot go back to its beginning cheaply
     first = source.read(0)
     if dtype is None:
         dtype = "float16" if first.dtype == np.float16 else "float32"
@@ -124,7 +123,7 @@ def import_features(
     ) as writer:
         try:
             for i, key in enumerate(progress(source.keys)):
-                writer.append(key, source.read(i) if i else first)
+                writer.append(key, source.read(i))
         except UserError:
             writer.clear()
             raise
@@ -210,9 +209,9 @@ def _read_file(path: Path, array: Optional[str]) -> np.ndarray:
     """Read the feature vectors ``[R, D]`` in a file of one image or video."""
     content = load_numpy(path)
     if path.suffix == ".npy":
-        return _to_rows(content, str(path))
+        return _to_rows(content, path)
     with content:
-        return _to_rows(read_member(content, path, array), str(path))
+        return _to_rows(read_member(content, path, array), path)
 
 
 def _open_npz(path: Path) -> FeatureSource:
@@ -224,11 +223,10 @@ def _open_npz(path: Path) -> FeatureSource:
             names,
             lambda i: _to_rows(read_member(archive, path, names[i]), f"{path}: {names[i]}"),
         )
-    ids = [str(key) for key in read_member(archive, path, "ids")]
-    rows = StreamedArray(path, "features")
-    if len(ids) != rows.shape[0]:
-        raise ValueError(f"it has {len(ids)} `ids`, but {rows.shape[0]} items of `features`")
-    return FeatureSource(path.name, ids, lambda i: _to_rows(rows.read(i), str(path)))
+    ids, rows = (read_member(archive, path, name) for name in ("ids", "features"))
+    if len(ids) != len(rows):
+        raise ValueError(f"it has {len(ids)} `ids`, but {len(rows)} items of `features`")
+    return FeatureSource(path.name, ids.astype(str).tolist(), lambda i: _to_rows(rows[i], path))
 
 
 def _open_array(path: Path, ids_path: Optional[str]) -> FeatureSource:
@@ -286,7 +284,7 @@ def _read_ids(path: str) -> list[str]:
     return lines
 
 
-def _to_rows(item: np.ndarray, where: str) -> np.ndarray:
+def _to_rows(item: np.ndarray, where: object) -> np.ndarray:
     """Reshape the features of an image or video to ``[R, D]``. ``where`` begins messages."""
     # if the last axis of a grid is not the largest, the channels are probably first, as in PyTorch
     has_channels_first = item.ndim == 3 and item.shape[2] < max(item.shape)

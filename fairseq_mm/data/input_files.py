@@ -88,39 +88,29 @@ def compute_sha256(path: Any) -> str:
 def file_digest(path: Any) -> str:
     """Return the SHA-256 of a file, in hexadecimal; an unchanged file is read once per process.
     Raise OSError if the file cannot be read."""
-    key = (os.fspath(path), _get_version(path))
-    thread = _digest_threads.pop(key, None)
-    if thread is not None:
-        thread.join()
-    return _hash_version(*key)
+    status = os.stat(path)
+    # replacing a file changes its inode, rewriting it changes its times
+    version = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
+    with _hashing:
+        return _hash_version(os.fspath(path), version)
 
 
 def start_digest(path: Any) -> None:
-    """Start to compute the SHA-256 of a file in another thread, for a later :func:`file_digest`.
+    """Compute the SHA-256 of a file in another thread, for a later :func:`file_digest`.
 
     If the file cannot be read, :func:`file_digest` raises the error.
     """
 
     def compute() -> None:
         with contextlib.suppress(OSError):
-            _hash_version(*key)
+            file_digest(path)
 
-    with contextlib.suppress(OSError):
-        key = (os.fspath(path), _get_version(path))
-        # daemon: a command that ends with an error does not wait for it
-        thread = threading.Thread(target=compute, daemon=True)
-        if _digest_threads.setdefault(key, thread) is thread:
-            thread.start()
+    # daemon: a command that ends with an error does not wait for it
+    threading.Thread(target=compute, daemon=True).start()
 
 
-# path and version of a file -> thread that computes its digest
-_digest_threads: dict[tuple[str, tuple[int, ...]], threading.Thread] = {}
-
-
-def _get_version(path: Any) -> tuple[int, ...]:
-    status = os.stat(path)
-    # replacing a file changes its inode, rewriting it changes its times
-    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
+# held while a file is hashed, so that a file is not hashed twice at the same time
+_hashing = threading.Lock()
 
 
 @functools.lru_cache(maxsize=256)

@@ -1,6 +1,7 @@
 """Defines the dataset of all tasks: target texts with features, with source texts, or both."""
 
 from collections.abc import Collection
+from dataclasses import KW_ONLY, dataclass
 from typing import Any, Optional
 
 import numpy as np
@@ -12,6 +13,7 @@ from fairseq_mm.data.collate import collate
 from fairseq_mm.errors import UserError
 
 
+@dataclass(eq=False, repr=False)
 class MultimodalDataset(FairseqDataset):
     """Dataset of the examples of a split.
 
@@ -42,54 +44,39 @@ class MultimodalDataset(FairseqDataset):
             samples the same negatives as an uninterrupted run.
     """
 
-    def __init__(
-        self,
-        visual_ids: Optional[list[str]],
-        features: Optional[Any],
-        target: Optional[Any],
-        target_dictionary: Dictionary,
-        *,
-        source: Optional[Any] = None,
-        source_dictionary: Optional[Dictionary] = None,
-        split: str = "",
-        lines: Optional[np.ndarray] = None,
-        shuffle: bool = False,
-        groups_items: bool = False,
-        missing: Collection[str] = (),
-        rows_per_image: int = 1,
-        start: Optional[int] = None,
-        items: str = "images",
-        num_negatives: int = 0,
-        is_target_read: bool = True,
-        seed: int = 0,
-    ) -> None:
+    visual_ids: Optional[list[str]]
+    features: Optional[Any]
+    target: Optional[Any]
+    target_dictionary: Dictionary
+    _: KW_ONLY
+    source: Optional[Any] = None
+    source_dictionary: Optional[Dictionary] = None
+    split: str = ""
+    lines: Any = None
+    shuffle: bool = False
+    groups_items: bool = False
+    missing: Collection[str] = ()
+    rows_per_image: int = 1
+    start: Optional[int] = None
+    items: str = "images"
+    num_negatives: int = 0
+    is_target_read: bool = True
+    seed: int = 0
+
+    def __post_init__(self) -> None:
         super().__init__()
-        self.visual_ids = visual_ids
-        self.features = features
-        self.target = target
-        self.target_dictionary = target_dictionary
-        self.source = source
-        self.source_dictionary = source_dictionary
-        texts = [text for text in (target, source) if text is not None]
-        count = len(texts[0]) if visual_ids is None else len(visual_ids)
-        self.lines = np.arange(count) if lines is None else np.asarray(lines)
-        self.split = split
-        self.shuffle = shuffle
-        self.groups_items = groups_items
-        self.missing = frozenset(missing)
-        self.rows_per_image = rows_per_image
-        self.start = target_dictionary.eos() if start is None else start
-        self.items = items
-        self.num_negatives = num_negatives
-        self.is_target_read = is_target_read
-        self.seed = seed
+        texts = [text for text in (self.target, self.source) if text is not None]
+        count = len(texts[0]) if self.visual_ids is None else len(self.visual_ids)
+        self.lines = np.arange(count) if self.lines is None else np.asarray(self.lines)
+        self.missing = frozenset(self.missing)
+        self.start = self.target_dictionary.eos() if self.start is None else self.start
         self.epoch = 0
         # index of each line's image, images or video, in the order of their first lines
         numbers: dict[str, int] = {}
         self.item = np.array(
             range(count)
-            if visual_ids is None
-            else [numbers.setdefault(ids, len(numbers)) for ids in visual_ids]
+            if self.visual_ids is None
+            else [numbers.setdefault(ids, len(numbers)) for ids in self.visual_ids]
         )
         self.is_first = np.diff(np.maximum.accumulate(self.item), prepend=-1) > 0
         longest = np.zeros(count, dtype=np.int64)
@@ -99,8 +86,8 @@ class MultimodalDataset(FairseqDataset):
         rows = self._count_rows(list(numbers))
         self._num_tokens = longest[self.lines] + rows
         self._num_input_tokens = rows
-        if source is not None:
-            self._num_input_tokens = rows + np.asarray(source.sizes)[self.lines]
+        if self.source is not None:
+            self._num_input_tokens = rows + np.asarray(self.source.sizes)[self.lines]
 
     def _count_rows(self, items: list[str]) -> np.ndarray:
         """Return the number of feature vectors (regions or frames) of each example; ``items`` are

@@ -47,18 +47,14 @@ def write_cache(folder: Folder, name: str) -> None:
         for side in split.sides or (None,):
             base = os.path.join(partial, split.base(side).name)
             _binarise(split, side, base)
-            for target in (split.base(side), *_copies(split, side)):
+            # the paths at which a language model reads this side of the pairs
+            root = Path(folder)
+            folders = [root / x for x, its_side in LANGUAGE_MODELS.items() if its_side == side]
+            for target in (split.base(side), *(x / name for x in folders if x.is_dir())):
                 for end in ("bin", "idx"):
                     copy = f"{base}.{end}.copy"
                     shutil.copyfile(f"{base}.{end}", copy)
                     os.replace(copy, f"{target}.{end}")
-
-
-def _copies(split: Split, side: Optional[str]) -> list[Path]:
-    """Return the paths, without extension, at which a language model reads a side of the pairs."""
-    root = Path(split.folder)
-    folders = [root / x for x, its_side in LANGUAGE_MODELS.items() if its_side == side]
-    return [folder / split.name for folder in folders if folder.is_dir()]
 
 
 def _binarise(split: Split, side: Optional[str], base: str) -> None:
@@ -100,9 +96,9 @@ def load_texts(split: Split, dictionaries: Sequence[Dictionary]) -> list[Any]:
 def _is_current(split: Split) -> bool:
     folder, name, report = split.folder, split.name, read_report(split.folder)
     # reading the records of WritingPrompts takes longer than all else at the start of a training
-    if report.get("stamps", {}).get(name) == cache_stamp(folder, name):
+    if report["stamps"].get(name) == cache_stamp(folder, name):
         return True
-    return report.get("digests", {}).get(name) == cache_digest(folder, name)
+    return report["digests"].get(name) == cache_digest(folder, name)
 
 
 def _load_imported(

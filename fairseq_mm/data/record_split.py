@@ -44,7 +44,7 @@ from fairseq_mm.data.output_file import write_file
 from fairseq_mm.data.story_text import NUM_IMAGES, STORY_TOKENIZERS, join_sentences
 from fairseq_mm.data.subwords import SUBWORD_FILES, Subwords
 from fairseq_mm.data.transcript_text import TOKENIZERS
-from fairseq_mm.errors import UserError
+from fairseq_mm.errors import UserError, file_errors
 
 Folder = Union[str, os.PathLike]
 Record = dict[str, Any]
@@ -167,6 +167,11 @@ class Split:
     def records(self) -> list[Record]:
         return [record for _, record in self.iterate()]
 
+    def _stream(self) -> Iterable[Record]:
+        """Return the records, and keep only those that something else keeps: the stories of
+        WritingPrompts take a gigabyte of memory."""
+        return vars(self).get("records") or (record for _, record in self.iterate())
+
     def lines(self) -> Iterator[tuple[Record, int]]:
         """Yield for each line its record, and the number of its text among the record's texts."""
         kind = self.kind
@@ -187,11 +192,8 @@ class Split:
         """Key of each line's image or video in the feature store; the five keys of a visual story
         are joined by tabs. None if there are no images or videos."""
         kind = self.kind
-        # records are kept if anything but their keys is asked for
-        kept = self.__dict__.get("records")
-        records = (record for _, record in self.iterate()) if kept is None else kept
         keys: list[Any] = []
-        for record in records:
+        for record in self._stream():
             keys += [_get_key(record, kind)] * _count_lines(record, kind)
         if None not in keys:
             return keys
@@ -267,10 +269,8 @@ class Split:
     def iterate_tokens(self, side: Optional[str] = None) -> Iterator[list[str]]:
         sides = self.sides
         place = len(sides) - 1 if side is None else sides.index(side)
-        # not self.records, which hold the stories of WritingPrompts in a gigabyte of memory
-        is_cached = "records" in vars(self)
         line = 0
-        for record in self.records if is_cached else (record for _, record in self.iterate()):
+        for record in self._stream():
             for number in range(_count_lines(record, self.kind)):
                 words = self.tokenize(record, number, place)
                 if not words:
@@ -354,23 +354,14 @@ def first_lines(keys: Iterable[str]) -> np.ndarray:
 def read_report(folder: Folder) -> dict[str, Any]:
     """Read ``prepare.json`` of a data folder; an empty dict without the file."""
     path = Path(folder) / "prepare.json"
-    report = read_json(path) if path.exists() else {}
-    parts: list[tuple[str, Any, type]] = [("it", report, dict)]
-    if isinstance(report, dict):
-        options = report.get("options", {})
-        parts += [(x, report.get(x, {}), dict) for x in ("options", "digests", "stamps")]
-        if isinstance(options, dict):
-            parts.append(("story_words", options.get("story_words") or 0, int))
-    for name, value, kind in parts:
-        if not isinstance(value, kind):
-            noun = "an object" if kind is dict else "a number"
-            raise UserError(f"{path}: {name} must be {noun}, but is {type(value).__name__}.")
-    return report
+    with file_errors(path):
+        report = dict(read_json(path) if path.exists() else {})
+        return {**report, **{x: dict(report.get(x, {})) for x in ("options", "digests", "stamps")}}
 
 
 def read_options(folder: Folder) -> dict[str, Any]:
     """Return the options of the preparation, from ``prepare.json`` of a data folder."""
-    return read_report(folder).get("options", {})
+    return read_report(folder)["options"]
 
 
 def load_tokenizer(folder: Folder, kind: Kind) -> Callable[[str], list[str]]:
@@ -411,7 +402,9 @@ def check_record(
     for name, value in () if missing else record.items():
         expected = ""
         if name in LISTS or (name == "tokens" and kind is not VISUAL_STORIES):
-            length = _length_of(name, record, kind)
+            length = NUM_IMAGES if name in ("images", "sentences") else None
+            if name in ("tags", "tokens"):
+                length = len(record["captions"]) if kind is CAPTIONS else 2
             is_list = type(value) is list and set(map(type, value)) <= {str}
             # an item without a reference cannot be scored
             is_list = is_list and bool(value or "references" not in name)
@@ -427,15 +420,6 @@ def check_record(
             problem = f"`{name}` must be {expected}, but is {str(value)[:80]!r}"
     if problem:
         raise UserError(f"{where}: {problem}.")
-
-
-def _length_of(name: str, record: Record, kind: Kind) -> Optional[int]:
-    """Return the length that the list ``name`` of a record must have; None for any length."""
-    if name in ("images", "sentences"):
-        return NUM_IMAGES
-    if name in ("tags", "tokens"):
-        return len(record["captions"]) if kind is CAPTIONS else 2
-    return None
 
 
 def _get_key(record: Record, kind: Kind) -> Optional[str]:
@@ -484,9 +468,8 @@ def _digest_files(
 
 def write_report(folder: Folder, report: Record, names: Iterable[str]) -> None:
     """Write ``prepare.json`` with the digests of splits, and the stamps of their files."""
-    options = report.get("options", {})
     for field, describe in (("digests", file_digest), ("stamps", _size_and_time)):
-        digests = {name: _digest_files(folder, name, options, describe) for name in names}
+        digests = {x: _digest_files(folder, x, report["options"], describe) for x in names}
         report[field] = {**report.get(field, {}), **digests}
     text = json.dumps(report, indent=2, ensure_ascii=False) + "\n"
     write_file(Path(folder) / "prepare.json", text)

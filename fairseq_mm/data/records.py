@@ -31,24 +31,9 @@ from fairseq_mm.data.record_split import (
     Record,
     Split,
     check_record,
-    first_lines,
 )
 from fairseq_mm.data.story_text import NUM_IMAGES, SEPARATOR, split_sentences
 from fairseq_mm.errors import UserError
-
-__all__ = [
-    "CAPTIONS",
-    "LANGUAGE_MODELS",
-    "PROMPTS",
-    "VIDEOS",
-    "VISUAL_STORIES",
-    "Folder",
-    "ImportedSplit",
-    "Split",
-    "first_lines",
-    "open_split",
-    "split_names",
-]
 
 _NOTHING = object()  # in place of the lines that a shorter file lacks
 

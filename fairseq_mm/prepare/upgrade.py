@@ -50,7 +50,7 @@ def upgrade_folder(folder: Path) -> list[str]:
     records = {f"{split.name}.jsonl": split for split in imported}
     sides = imported[0].sides or ("txt",)
     former = {name for split in imported for name in former_files(split.name, sides)}
-    report = {"kind": kind, "options": {}, **read_report(folder), "package_version": __version__}
+    report = {"kind": kind, **read_report(folder), "package_version": __version__}
     for name in _FORMER_FIELDS:
         report.pop(name, None)
     with partial_folder(folder, {*records, *former}, kind=kind, overwrite=True) as partial:
