@@ -20,8 +20,6 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import Optional
 
-TOKENIZERS = ("words", "whitespace", "m_rnn")
-
 # fairseq's dictionary gives these a meaning: `</s>` inside a caption would end it there.
 RESERVED_TOKENS = ("<s>", "<pad>", "</s>")
 
@@ -80,6 +78,7 @@ _SPLIT: dict[str, Callable[[str], list[str]]] = {
     "whitespace": str.split,
     "m_rnn": _split_m_rnn,
 }
+TOKENIZERS = tuple(_SPLIT)
 
 
 class CaptionTokenizer:
@@ -94,11 +93,8 @@ class CaptionTokenizer:
     def __init__(
         self, name: str = "words", *, keep_case: bool = False, keep_punctuation: bool = False
     ) -> None:
-        if name not in TOKENIZERS:
-            raise ValueError(
-                f"`name` must be one of {', '.join(TOKENIZERS)}, but is {name} instead."
-            )
         self.name = name
+        self._split = _SPLIT[name]
         self.keep_case = keep_case and name != "m_rnn"
         self.keep_punctuation = keep_punctuation or name == "m_rnn"
 
@@ -106,7 +102,7 @@ class CaptionTokenizer:
         # before splitting: the lower case of some letters is a letter and a combining mark
         if not self.keep_case:
             text = text.lower()
-        tokens = _SPLIT[self.name](text)
+        tokens = self._split(text)
         if not self.keep_punctuation:
             tokens = [token for token in tokens if any(map(str.isalnum, token))]
         return tokens

@@ -3,7 +3,7 @@
 import contextlib
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Callable
 
 # seconds before the line appears, and between two updates of the line
@@ -18,9 +18,6 @@ def elapsed_time(work: str) -> Iterator[Callable[[str], None]]:
     The line appears after two seconds, and is removed at the end. Nothing is shown if stderr is no
     terminal. A thread writes the line, so the context must not fork processes.
 
-    Args:
-        work: Name of the computation, such as ``tokenize``.
-
     Yields:
         Function that replaces ``work`` by the name of the next part of the computation.
     """
@@ -29,23 +26,23 @@ def elapsed_time(work: str) -> Iterator[Callable[[str], None]]:
         yield names.append
         return
     is_over = threading.Event()
-    thread = threading.Thread(target=_show, args=(names, is_over), daemon=True)
+
+    def show() -> None:
+        from tqdm.auto import tqdm
+
+        if is_over.wait(DELAY):
+            return
+        # with a delay, tqdm shows nothing before the time is right
+        with tqdm(desc=names[-1], bar_format="{desc}: {elapsed}", leave=False, delay=1e-9) as line:
+            line.start_t -= DELAY
+            line.refresh()
+            while not is_over.wait(INTERVAL):
+                line.set_description_str(names[-1])
+
+    thread = threading.Thread(target=show, daemon=True)
     thread.start()
     try:
         yield names.append
     finally:
         is_over.set()
         thread.join()
-
-
-def _show(names: Sequence[str], is_over: threading.Event) -> None:
-    from tqdm.auto import tqdm
-
-    if is_over.wait(DELAY):
-        return
-    # with a delay, tqdm shows nothing before the time is right
-    with tqdm(desc=names[-1], bar_format="{desc}: {elapsed}", leave=False, delay=1e-9) as line:
-        line.start_t -= DELAY
-        line.refresh()
-        while not is_over.wait(INTERVAL):
-            line.set_description_str(names[-1])

@@ -22,7 +22,9 @@ FORMAT, FORMAT_VERSION = "fairseq_mm", 1
 PLACEHOLDER = "OWNER/NAME"
 
 # a plain name, so that it cannot lead out of the folder
-_FILE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
+_FILE_NAME = re.compile(
+    r"(?!(?:config\.json|model\.safetensors|README\.md)\Z)[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}"
+)
 # a path in a list of paths that is absolute or leads upwards
 _OUTER_PATH = re.compile(r"(?:^|:)[/~]|(?:^|[:/])\.\.(?:$|[:/])")
 _MAX_FILES = 20
@@ -48,20 +50,6 @@ def is_count(value: Any) -> bool:
     return type(value) is int and 0 <= value <= _MAX_COUNT
 
 
-def _is_digest(value: Any) -> bool:
-    return isinstance(value, str) and re.fullmatch(r"[0-9a-f]{64}", value) is not None
-
-
-def _are_files(value: Any) -> bool:
-    kept = (CONFIG_FILE, WEIGHTS_FILE, CARD_FILE)
-    return (
-        isinstance(value, dict)
-        and len(value) <= _MAX_FILES
-        and all(_FILE_NAME.fullmatch(name) and name not in kept for name in value)
-        and all(map(_is_digest, value.values()))
-    )
-
-
 # (fields of config.json, which may be null if they end with ?; their type in words; its test)
 _FIELDS = (
     (
@@ -79,7 +67,7 @@ _FIELDS = (
         "a number of 0 or more",
         is_count,
     ),
-    (("weights.sha256", "checkpoint_sha256"), "a SHA-256 digest in hexadecimal", _is_digest),
+    (("weights.sha256", "checkpoint_sha256"), "a digest", lambda x: isinstance(x, str)),
     (
         ("weights.shared",),
         "an object of strings",
@@ -88,7 +76,9 @@ _FIELDS = (
     (
         ("files",),
         f"an object of at most {_MAX_FILES} plain file names with their SHA-256 digests",
-        _are_files,
+        lambda x: (
+            isinstance(x, dict) and len(x) <= _MAX_FILES and all(map(_FILE_NAME.fullmatch, x))
+        ),
     ),
 )
 # fields of config.json from which the task and the model are built
@@ -137,29 +127,21 @@ def read_model_folder(path: str) -> ModelFolder:
 def check_links(folder: str) -> None:
     """Check that no symbolic link in a folder leads out of the folder.
 
-    The links of huggingface_hub's cache are accepted: they lead from ``snapshots/REVISION`` to
-    files of the same cache.
+    The links of huggingface_hub's cache are accepted: they lead from
+    ``models--OWNER--NAME/snapshots/REVISION`` to ``models--OWNER--NAME/blobs``, or for files that
+    several models share to ``blobs`` of the cache.
     """
     with file_errors(folder, kinds=OSError):
         links = [entry.path for entry in os.scandir(folder) if entry.is_symlink()]
     root = os.path.realpath(folder)
+    repository, snapshots = os.path.split(os.path.dirname(root))
+    is_cache = snapshots == "snapshots" and os.path.basename(repository).startswith("models--")
+    places = (repository, os.path.dirname(repository)) if is_cache else ()
+    blobs = tuple(os.path.join(place, "blobs", "") for place in places)
     for link in links:
         target = os.path.realpath(link)
-        if os.path.dirname(target) != root and not _is_in_hub_cache(root, target):
+        if os.path.dirname(target) != root and not target.startswith(blobs):
             raise UserError(f"{link}: is a link that leads out of the folder; copy the file.")
-
-
-def _is_in_hub_cache(folder: str, target: str) -> bool:
-    """Return True if ``target`` is a file in the cache of huggingface_hub that contains ``folder``.
-
-    Both are real paths. The cache has ``models--OWNER--NAME/snapshots/REVISION`` with links to
-    ``models--OWNER--NAME/blobs``. Files that several models share are in ``blobs`` of the cache.
-    """
-    repository, snapshots = os.path.split(os.path.dirname(folder))
-    if snapshots != "snapshots" or not os.path.basename(repository).startswith("models--"):
-        return False
-    places = (repository, os.path.dirname(repository))
-    return target.startswith(tuple(os.path.join(place, "blobs", "") for place in places))
 
 
 def _check_file(folder: str, name: str, most: int, digest: Optional[str] = None) -> str:

@@ -134,10 +134,10 @@ class FolderPosSequences:
                     "captions by, but has none."
                 )
             lines = sample_pos_sequences(counts, len(sizes), seed=seed)
-            sequences = TagLines(lines, self.dictionary)
-            return {"source": sequences, "source_dictionary": self.dictionary}
-        sequences = TagLines(get_tags(records), self.dictionary)
-        different = np.flatnonzero(sequences.sizes != np.asarray(sizes))
+        else:
+            lines = get_tags(records)
+        sequences = TagLines(lines, self.dictionary)
+        different = () if draw else np.flatnonzero(sequences.sizes != np.asarray(sizes))
         if len(different):
             line = int(different[0])  # its sizes count </s>
             raise UserError(

@@ -6,7 +6,7 @@ The end of a text counts as a word, so that texts with and without an end get di
 """
 
 from collections.abc import Collection, Hashable, Sequence
-from typing import Any, Optional
+from typing import Any
 
 from fairseq.data import Dictionary
 
@@ -22,11 +22,7 @@ class RewardText:
     """
 
     def __init__(
-        self,
-        dictionary: Dictionary,
-        *,
-        ignored: Collection[int] = (),
-        subwords: Optional[Any] = None,
+        self, dictionary: Dictionary, *, ignored: Collection[int] = (), subwords: Any = None
     ) -> None:
         self.dictionary = dictionary
         self.end = dictionary.eos()
@@ -36,12 +32,11 @@ class RewardText:
     def words(self, tokens: Sequence[int]) -> list[Hashable]:
         """Return the words of a text; a final ``</s>`` counts as a word."""
         kept = [token for token in tokens if token not in self.ignored]
-        ends = len(tokens) > 0 and tokens[-1] == self.end
+        end: list[Hashable] = [self.end] if len(tokens) and tokens[-1] == self.end else []
         if self.subwords is None:
-            return [*kept, self.end] if ends else list(kept)
+            return [*kept, *end]
         symbols = self.dictionary.symbols
-        text = self.subwords.decode(" ".join(symbols[token] for token in kept)).split()
-        return [*text, self.dictionary.eos_word] if ends else list(text)
+        return [*self.subwords.decode(" ".join(symbols[x] for x in kept)).split(), *end]
 
     def words_of_samples(self, tokens: Any, is_cut: Any) -> list[list[Hashable]]:
         """Return the words of K sampled texts.

@@ -26,7 +26,7 @@ import numpy as np
 
 from fairseq_mm.data.input_files import decoded, parse_object, read_bytes
 from fairseq_mm.data.output_file import output_file, partial_path
-from fairseq_mm.errors import UserError, first_line
+from fairseq_mm.errors import UserError, file_errors, first_line
 
 SUBWORDS_FILE = "subwords.json"
 # folders and checkpoints contain these files, so that they work without the pretrained model
@@ -51,6 +51,7 @@ _SENTENCEPIECE_NAMES = (
 # fairseq adds these tokens around and after a line; they have no text
 _NO_TEXT = frozenset(["<s>", "</s>", "<pad>"])
 _WORD_START = "\u2581"  # sentencepiece's mark for the beginning of a word
+# models with byte fallback write <0xC3><0xA9> for a character that the vocabulary lacks
 _BYTES = re.compile(r"(?:<0x[0-9A-F]{2}>)+")
 
 
@@ -84,7 +85,12 @@ class Subwords:
             if kind == "gpt2":
                 self._gpt2 = _load_gpt2(*self.files.values())
             elif kind == "sentencepiece":
-                self._sentencepiece = _load_sentencepiece(*self.files.values())
+                import sentencepiece
+
+                self._sentencepiece = sentencepiece.SentencePieceProcessor()
+                self._sentencepiece.LoadFromSerializedProto(*self.files.values())
+                if not self._sentencepiece.get_piece_size():
+                    raise ValueError("it has no pieces")
         # of libraries that parse the files
         except (KeyError, ValueError, TypeError, AttributeError, RuntimeError) as error:
             raise UserError(
@@ -123,7 +129,10 @@ class Subwords:
         if self._gpt2 is not None:
             return " ".join(self._decode_gpt2(pieces).split())
         if self._sentencepiece is not None:
-            joined = _BYTES.sub(_bytes_to_text, "".join(pieces))
+            joined = _BYTES.sub(
+                lambda run: bytes.fromhex(re.sub("<0x|>", "", run[0])).decode(errors="replace"),
+                "".join(pieces),
+            )
             return " ".join(joined.replace(_WORD_START, " ").split())
         return " ".join(pieces)
 
@@ -204,13 +213,10 @@ class Subwords:
         necessary."""
         os.makedirs(folder, exist_ok=True)
         for name, content in self.files.items():
-            path = Path(folder) / name
-            try:
-                with partial_path(str(path)) as partial:
-                    Path(partial).write_bytes(content)
-                    os.replace(partial, path)
-            except OSError as error:
-                raise UserError(f"{path}: cannot be written ({error.strerror}).") from None
+            path = os.path.join(folder, name)
+            with file_errors(path, "cannot be written", OSError), partial_path(path) as partial:
+                Path(partial).write_bytes(content)
+                os.replace(partial, path)
         # last, since it names the kind: it must not be in the folder without its files
         with output_file(Path(folder) / SUBWORDS_FILE) as file:
             file.write(json.dumps(self._describe()) + "\n")
@@ -232,26 +238,6 @@ def _load_gpt2(encoder_json: bytes, vocab_bpe: bytes) -> Any:
         if piece not in encoder:
             raise ValueError(f"encoder.json lacks the piece {piece!r}, which vocab.bpe makes")
     return Encoder(encoder, merges)
-
-
-def _load_sentencepiece(model: bytes) -> Any:
-    import sentencepiece
-
-    processor = sentencepiece.SentencePieceProcessor()
-    processor.LoadFromSerializedProto(model)
-    if not processor.get_piece_size():
-        raise ValueError("it has no pieces")
-    return processor
-
-
-def _bytes_to_text(match: "re.Match[str]") -> str:
-    """Decode the matched run of byte tokens, such as ``<0xC3><0xA9>``.
-
-    Models with byte fallback write these tokens for characters that the vocabulary lacks.
-    """
-    return bytes.fromhex(match.group().replace("<0x", "").replace(">", "")).decode(
-        "utf-8", errors="replace"
-    )
 
 
 def join_pieces(tokens: Sequence[str], subwords: Subwords) -> tuple[list[str], np.ndarray]:

@@ -63,17 +63,17 @@ def _read_vectors(path: str, wanted: set[str], dim: int) -> dict[str, np.ndarray
     vectors: dict[str, np.ndarray] = {}
     try:
         with _open(path) as file:
-            start = file.read(_START).removeprefix(codecs.BOM_UTF8)
-            header = start[: start.find(b"\n") + 1]
-            fields = header.split()
+            if file.peek(3).startswith(codecs.BOM_UTF8):
+                file.read(3)
+            start = file.peek(_START)
+            fields = start[: start.find(b"\n") + 1].split()
             has_header = len(fields) == 2 and all(field.isdigit() for field in fields)
             if has_header and int(fields[1]) != dim:
                 raise ValueError(_DIMENSION.format(1, int(fields[1]), dim))
-            body = start[len(header) :] if has_header else start
-            if has_header and _is_binary(body, dim, path):
-                records = _read_records(body, file, int(fields[0]), dim)
+            if has_header and _is_binary(start[len(file.readline()) :], dim, path):
+                records = _read_records(file, int(fields[0]), dim)
             else:
-                records = _read_lines(body, file, dim, keys, first=1 + has_header)
+                records = _read_lines(file, dim, keys, first=1 + has_header)
             for key, vector in records:
                 word = keys.get(key)
                 if word is not None and word not in vectors:
@@ -87,25 +87,16 @@ def _read_vectors(path: str, wanted: set[str], dim: int) -> dict[str, np.ndarray
 
 
 def _open(path: str) -> Any:
-    return gzip.open(path, "rb") if path.endswith(".gz") else open(path, "rb")
+    return gzip.open(path, "rb") if path.endswith(".gz") else open(path, "rb", _START)
 
 
 def _read_lines(
-    start: bytes, file: BinaryIO, dim: int, keys: dict[bytes, str], *, first: int
+    file: BinaryIO, dim: int, keys: dict[bytes, str], *, first: int
 ) -> Iterator[tuple[bytes, np.ndarray]]:
-    """Yield words and their vectors ``[dim]`` of a text file whose first bytes, ``start``, have
-    been read already; ``first`` is the number of its first line.
-
-    The first line, and lines whose first word is in ``keys``, are parsed.
-    """
-    # the last piece is the beginning of a line whose rest is still in the file
-    *whole, cut = start.split(b"\n")
-    cut += file.readline()
-    for number, line in enumerate((*whole, *([cut] if cut else ())), first):
+    """Yield words and their vectors ``[dim]`` of a text file; ``first`` is the number of its first
+    line. The first line, and lines whose first word is in ``keys``, are parsed."""
+    for number, line in enumerate(file, first):
         if number == first or line.split(b" ", 1)[0] in keys:
-            yield _parse_line(line, number, dim)
-    for number, line in enumerate(file, first + len(whole) + 1):
-        if line.split(b" ", 1)[0] in keys:
             yield _parse_line(line, number, dim)
 
 
@@ -149,12 +140,9 @@ def _is_binary(body: bytes, dim: int, path: str) -> bool:
     return not is_text and path.endswith((".bin", ".bin.gz"))
 
 
-def _read_records(
-    part: bytes, file: BinaryIO, num_words: int, dim: int
-) -> Iterator[tuple[bytes, np.ndarray]]:
-    """Yield each word of a binary file, and its float32 vector ``[dim]``. ``part`` has the first
-    bytes after the header."""
-    at = 0
+def _read_records(file: BinaryIO, num_words: int, dim: int) -> Iterator[tuple[bytes, np.ndarray]]:
+    """Yield each word of a binary file, and its float32 vector ``[dim]``."""
+    part, at = b"", 0
     for number in range(1, num_words + 1):
         end = part.find(b" ", at)
         if end < 0 or len(part) < end + 1 + 4 * dim:
