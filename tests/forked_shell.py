@@ -38,7 +38,8 @@ with server.makefile("rw") as stream:
 IMPORTED_ONCE = (
     *("fairseq_cli.generate", "fairseq_cli.train", "torch._dynamo", "torchvision"),
     *("fairseq_mm.inference.pretrained", "fairseq_mm.extract.backbones"),
-    *("hydra.core.override_parser.overrides_parser", "matplotlib.figure", "jinja2", "PIL.Image"),
+    *("hydra.core.override_parser.overrides_parser", "matplotlib.backends.backend_agg"),
+    *("matplotlib.figure", "jinja2", "PIL.ImageMath", "PIL.GifImagePlugin", "tqdm.auto"),
 )
 
 # what takes seconds of `import fairseq`, and of training and reading features with it
@@ -50,6 +51,13 @@ NEEDED_BY_FAIRSEQ = (
 
 # seconds after which a command is ended
 LIMIT = 300
+
+
+def import_once() -> None:
+    """Import what forked commands would each import for themselves."""
+    for module in IMPORTED_ONCE:
+        with contextlib.suppress(ImportError):
+            importlib.import_module(module)
 
 
 class Done(NamedTuple):
@@ -86,9 +94,7 @@ class ForkedShell:
         if CANNOT_FORK:
             pytest.skip(CANNOT_FORK)
         self.folder, self.adapt = folder, adapt
-        for module in IMPORTED_ONCE:
-            with contextlib.suppress(ImportError):
-                importlib.import_module(module)
+        import_once()
         quick_configuration.prepare()
         programs = folder / ".shell"
         self.server = _listen(programs, self.PROGRAMS)

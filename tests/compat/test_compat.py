@@ -3,7 +3,6 @@
 import math
 import os
 import subprocess
-import sys
 from argparse import Namespace
 
 import hydra
@@ -140,9 +139,9 @@ logging.getLogger("mine").warning("heard")
 warnings.warn("mine too", FutureWarning)
 """
 
-    def stderr(python, before=""):
+    def stderr(before=""):
         lines = subprocess.run(
-            [python, "-c", code.format(before=before)],
+            [started_python, "-c", code.format(before=before)],
             capture_output=True,
             text=True,
             check=True,
@@ -151,11 +150,11 @@ warnings.warn("mine too", FutureWarning)
         # Python 3.13 and newer print the line of a warning also of a program given by -c
         return [line for line in lines if line != '  warnings.warn("mine too", FutureWarning)']
 
-    *noise, heard, warning = stderr(sys.executable)
+    *noise, heard, warning = stderr()
     assert (noise, heard) == ([], "heard")
     assert warning.endswith("FutureWarning: mine too")
     own = "logging.basicConfig(level=logging.WARNING, format='own %(message)s')"
-    *noise, heard, warning = stderr(started_python, own)
+    *noise, heard, warning = stderr(own)
     assert (noise, heard) == ([], "own heard")
 
 

@@ -8,6 +8,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from forked_shell import ForkedShell
 
 import fairseq_mm
 
@@ -29,7 +30,7 @@ def read_blocks(page):
 
 class Folder:
     """A new folder in which a page's files are written and its commands are run; `printed` is
-    their standard output."""
+    their output."""
 
     def __init__(self, path, page, python):
         self.path, self.printed = path, ""
@@ -45,12 +46,16 @@ class Folder:
             "OMP_NUM_THREADS": "1",
         }
         path.mkdir()
+        shell = ForkedShell(path)
         for language, title, code in read_blocks(page):
             if title:
                 (path / title).parent.mkdir(exist_ok=True)
                 (path / title).write_text(code)
             elif language == "bash":
-                self.run(code)
+                done = shell.run(code)
+                assert done.status == 0, f"{code}\n{done.output[-3000:]}"
+                self.printed += done.output
+        shell.close()
 
     def run(self, command, status=0):
         done = subprocess.run(
@@ -61,7 +66,6 @@ class Folder:
             text=True,
         )
         assert done.returncode == status, f"{command}\n{done.stderr[-3000:]}"
-        self.printed += done.stdout
         return done
 
 
@@ -188,11 +192,12 @@ def test_an_installed_plugin_is_loaded_once_by_every_command(model_folder, tmp_p
     ],
     ids=["missing", "broken", "exits", "taken"],
 )
-def test_a_user_dir_that_cannot_be_imported_is_named(model_folder, tmp_path, code, message):
+def test_a_user_dir_that_cannot_be_imported_is_named(run_command, tmp_path, code, message):
     plugin = tmp_path / "plugin"
     if code is not None:
         plugin.mkdir()
         (plugin / "__init__.py").write_text(code)
-    done = model_folder.run(f"fairseq-mm store info data/features.h5 --user-dir {plugin}", 2)
-    (line,) = done.stderr.splitlines()
+    status, _, stderr = run_command("store", "info", "features.h5", "--user-dir", plugin)
+    assert status == 2
+    (line,) = stderr.splitlines()
     assert message in line

@@ -2,7 +2,6 @@
 
 import re
 import subprocess
-import sys
 
 import pytest
 from golden_commands import fairseq_mm
@@ -17,29 +16,22 @@ COMMANDS = {
     "--max-words-per-sentence 3 --device cpu --html {out}/page.html --output {out}/o.txt",
     "summarize": "summarize --checkpoint videos/pointer_generator --beam 1 --max-len-b 4 --device "
     "cpu data/videos/valid.transcripts.jsonl --html {out}/page.html --output {out}/o.txt",
-    "inspect": "inspect data/prompts --checkpoint prompts/conv_story_fusion --device cpu --split "
-    "valid --line 1 --words 3 --html {out}/page.html --output {out}/o.jsonl",
 }
 OWN = re.compile(
     r"(wrote|embedded|read|loaded|\S*(/h\.jsonl|page\.html): ).*|\S+: .*(line|summar|stor|text).*"
 )
 
 
-def run(root, command, out):
-    words = command.format(out=out).split()
-    return subprocess.run(
-        [sys.executable, "-m", "fairseq_mm", *words], cwd=root, capture_output=True, text=True
-    )
-
-
 @pytest.mark.parametrize("name", COMMANDS)
-def test_nothing_but_our_lines_is_on_stderr(root, tmp_path, name):
+def test_nothing_but_our_lines_is_on_stderr(started_python, root, tmp_path, name):
     (tmp_path / "h.jsonl").write_text('{"id": "valid0.jpg", "hypothesis": "a red dog"}\n')
     if name == "retrieve plot":
         words = f"--checkpoint {root}/captions/vse_gru --device cpu --output {tmp_path}/v.h5"
         embed = f"embed {root}/data/captions --split valid {words}"
         assert fairseq_mm(*embed.split()).status == 0
-    done = run(root, COMMANDS[name], tmp_path)
+    words = COMMANDS[name].format(out=tmp_path).split()
+    command = [started_python, "-m", "fairseq_mm", *words]
+    done = subprocess.run(command, cwd=root, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "page.html").stat().st_size > 1000
     lines = done.stderr.splitlines()

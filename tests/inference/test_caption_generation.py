@@ -6,7 +6,6 @@ import os
 import pickle
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -283,7 +282,7 @@ def test_inputs_may_be_any_iterable(captioner, images):
         captioner.generate(None)
 
 
-def test_a_generator_can_be_copied_and_pickled(trained, images, tmp_path):
+def test_a_generator_can_be_copied_and_pickled(trained, images, tmp_path, started_python):
     model = from_pretrained(trained, device="cpu")
     expected = model.generate(images, nbest=2)
     unused = from_pretrained(trained, device="cpu")
@@ -299,7 +298,7 @@ def test_a_generator_can_be_copied_and_pickled(trained, images, tmp_path):
     )
     environment = {**os.environ, "PYTHONPATH": str(Path(fairseq_mm.__file__).parents[1])}
     done = subprocess.run(
-        [sys.executable, "-c", program, *images],
+        [started_python, "-c", program, *images],
         capture_output=True,
         text=True,
         cwd=tmp_path,

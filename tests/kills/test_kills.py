@@ -19,6 +19,7 @@ import h5py
 import numpy as np
 import pytest
 import torch
+from forked_shell import import_once
 from toy_captioner import EMBEDDER, save_images, train_captioner
 from toy_data import write_store
 from toy_processes import needs_fork
@@ -67,6 +68,7 @@ def inputs(tmp_path_factory):
     """A folder with all that the commands read; the packages that they need are imported here."""
     root = tmp_path_factory.mktemp("kills")
     fairseq_mm.register()
+    import_once()
     for name, model in (("captioner", "--arch m_rnn_tiny --eval-gen"), ("embedder", EMBEDDER)):
         (root / name).mkdir()
         train_captioner(root / name, root / name / "data", model)
@@ -171,7 +173,7 @@ def test_a_kill_loses_nothing(inputs, tmp_path, name):
     out.rename(whole)
     expected = files_in(whole)
     wanted = {path: content(file) for path, file in expected.items()}
-    for kill_at in sorted({1, 2, writes // 3, 2 * writes // 3, writes - 1, writes} - {0}):
+    for kill_at in sorted({2, writes // 2, writes - 1}):
         lay_out(inputs, out, name)
         status, _ = run(inputs, out, command, kill_at)
         assert status == -signal.SIGKILL, (tmp_path / "log").read_text()
