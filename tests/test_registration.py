@@ -40,9 +40,8 @@ def registrations():
         yield "register_model_architecture", name, f"fairseq_mm.models.{model}"
 
 
-@pytest.mark.parametrize(("decorator", "name", "module"), list(registrations()))
-def test_name_resolves_to_our_class(decorator, name, module):
-    assert REGISTRIES[decorator][name].__module__ == module
+def test_names_resolve_to_our_classes():
+    assert [x for x in registrations() if REGISTRIES[x[0]][x[1]].__module__ != x[2]] == []
 
 
 def test_every_system_of_the_paper_has_its_architecture():

@@ -9,11 +9,10 @@ from fairseq.data import Dictionary
 from numerics import assert_close
 from toy_data import WORDS, make_dictionary, make_videos_folder, write_video_split
 from toy_subwords import SENTENCES, write_gpt2
-from toy_video_summarizers import data_task, random_summarizer, write_video_summarizer
+from toy_video_summarizers import data_task, random_summarizer
 
 from fairseq_mm.analysis.video_inspection import VideoInspection
 from fairseq_mm.data.subwords import Subwords
-from fairseq_mm.inference.checkpoint import Checkpoint
 
 LINES = [3, 0, 4, 1]
 HYPOTHESES = {f"valid{i}": " ".join(WORDS[i : 2 * i + 3]) for i in range(5)}
@@ -223,18 +222,6 @@ def test_unknown_words_are_shown_as_they_were_written(data, tmp_path):
     assert given_map.is_known == [False, False, True, True]
 
 
-def test_indexed_oov_tokens_are_their_words(tmp_path):
-    folder = make_videos_folder(tmp_path / "data", indexed_oov=2)
-    inspection = inspection_of(folder, "vg_bart_tiny", fusion_decoder_layers="1")
-    _, numbered = next(inspection.frame_attention([1])).maps
-    assert numbered.words[1] == inspection.transcript(1).split()[2] == "zebra"
-    assert all(numbered.is_known)
-    text = {"valid1": " ".join(numbered.words[:-1])}
-    _, given = next(inspection.frame_attention([1], summaries=text)).maps
-    np.testing.assert_array_equal(given.weights, numbered.weights)
-    assert given.words == numbered.words
-
-
 @pytest.fixture
 def gpt2(tmp_path):
     encoder, merges = write_gpt2(tmp_path / "gpt2")
@@ -268,20 +255,3 @@ def test_a_word_s_weights_are_the_mean_of_its_pieces(tmp_path, gpt2):
     for w in range(4):
         expected = weights["summary"][0][places[w] : places[w + 1]].mean(axis=0)
         assert_close(of_summary.weights[0, w], expected)
-
-
-def load(path, data, split="valid", **options):
-    checkpoints = Checkpoint.open_all(path)
-    return VideoInspection.from_checkpoints(checkpoints, str(data), split, device="cpu", **options)
-
-
-def test_a_checkpoint_is_read_with_its_folder(data, tmp_path):
-    file = write_video_summarizer(tmp_path / "a.pt", "vg_bart_tiny", data)
-    inspection = load(file, data, "test")
-    found = inspection.gate_scores(on_batch=(done := []).append)
-    assert done == [5]
-    task = data_task(data)
-    model = random_summarizer("vg_bart_tiny", task)
-    same = VideoInspection(model, task, "test", file="toy.pt", batch_size=2)
-    assert_close(found.by_layer, same.gate_scores().by_layer)
-    assert found.ids == [f"test{i}" for i in range(5)]

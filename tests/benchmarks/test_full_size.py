@@ -15,7 +15,6 @@ import full_size  # noqa: E402
 from _synthetic_releases import RELEASES, RandomText  # noqa: E402
 
 from fairseq_mm.cli.main import main as fairseq_mm  # noqa: E402
-from fairseq_mm.data.feature_store import FeatureStore  # noqa: E402
 
 needs_linux = pytest.mark.skipif(
     not Path("/proc/self/smaps_rollup").exists(), reason="memory is read from Linux's /proc"
@@ -44,12 +43,6 @@ def test_a_release_is_read_as_the_published_one(name, tmp_path):
     assert counts == [100] * 3
 
 
-def test_no_two_images_have_the_same_features(tmp_path):
-    RELEASES["vist"](tmp_path, 1e-4)
-    store = FeatureStore(tmp_path / "features.h5")
-    assert len({store.read(key).tobytes() for key in store.ids}) == len(store) == 600
-
-
 @needs_linux
 def test_memory_and_time_are_of_all_processes(tmp_path):
     held = "import time; x = bytearray({} << 20); time.sleep(1.5)"
@@ -69,27 +62,6 @@ def row(seconds, memory, *, status=0, input_growth=1):
         for size, *figures in zip(sizes, seconds, memory)
     }
     return {"input_growth": input_growth, "fractions": fractions}
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (["--fraction", "0"], "--fraction: must be above 0 and at most 1, but is '0'"),
-        (["--fraction", "1.5"], "--fraction: must be above 0 and at most 1, but is '1.5'"),
-        (["--updates", "0"], "--updates: must be a number of 1 or more, but is '0'"),
-    ],
-)
-def test_wrong_arguments_are_refused(monkeypatch, capsys, tmp_path, options, message):
-    monkeypatch.setattr(sys, "argv", ["full_size.py", "--folder", str(tmp_path), *options])
-    with pytest.raises(SystemExit, match="2"):
-        full_size.parse_arguments()
-    assert message in capsys.readouterr().err
-
-
-def test_growth_is_the_exponent_between_the_largest_two():
-    assert full_size.growth(row([1, 3, 12], [1, 1, 1])["fractions"], "cpu_seconds") == 2
-    assert full_size.growth(row([1, 3, 12], [1, 1, 1])["fractions"], "anonymous") == 0
-    assert full_size.growth(row([1], [1])["fractions"], "anonymous") is None
 
 
 @pytest.mark.parametrize(

@@ -64,22 +64,30 @@ def test_the_log_of_generate_is_in_its_output_and_score_reads_its_settings(
     assert "|unk:no|" in capsys.readouterr().out
 
 
+@pytest.fixture
+def hypotheses(captioner, monkeypatch, capsys):
+    """Function that runs ``fairseq-generate`` in this process and returns its hypotheses."""
+    _, data, checkpoint = captioner
+    task = ("--task", "multimodal_captioning", "--path", checkpoint, "--cpu", *VALID)
+
+    def run(*options):
+        capsys.readouterr()
+        run_fairseq(monkeypatch, "generate", data, *task, *options)
+        return [line for line in capsys.readouterr().out.splitlines() if line.startswith("H-")]
+
+    return run
+
+
 @pytest.mark.parametrize(("options", "texts"), [((), 1), (("--nbest", "3"), 3)])
-def test_sampling_without_a_beam_draws_as_many_texts_as_it_prints(captioner, options, texts):
-    done = generate(captioner, *VALID, "--sampling", "--sampling-topk", "10", *options)
-    assert done.returncode == 0, done.stderr[-2000:]
-    assert done.stdout.count("\nH-") == 7 * texts
+def test_sampling_without_a_beam_draws_as_many_texts_as_it_prints(hypotheses, options, texts):
+    assert len(hypotheses("--sampling", "--sampling-topk", "10", *options)) == 7 * texts
 
 
-def test_shards_of_a_split_are_the_whole_split(captioner):
-    def hypotheses(*options):
-        done = generate(captioner, *VALID, "--batch-size", "2", "--beam", "2", *options)
-        assert done.returncode == 0, done.stderr[-2000:]
-        return [line for line in done.stdout.splitlines() if line.startswith("H-")]
-
-    shards = [hypotheses("--num-shards", "2", "--shard-id", shard) for shard in "01"]
+def test_shards_of_a_split_are_the_whole_split(hypotheses):
+    options = ("--batch-size", "2", "--beam", "2")
+    shards = [hypotheses(*options, "--num-shards", "2", "--shard-id", shard) for shard in "01"]
     assert 0 < len(shards[0]) < 7
-    assert sorted(shards[0] + shards[1]) == sorted(hypotheses())
+    assert sorted(shards[0] + shards[1]) == sorted(hypotheses(*options))
 
 
 def test_sampling_other_texts_than_it_prints_is_one_line(captioner):

@@ -158,30 +158,6 @@ warnings.warn("mine too", FutureWarning)
     assert (noise, heard) == ([], "own heard")
 
 
-def test_hydra_trains(started_python, tmp_path, data):
-    config = {
-        "common": {"user_dir": str(PACKAGE), "cpu": True, "log_format": "none"},
-        "task": {"_name": "multimodal_captioning", "data": str(data)},
-        "model": {"_name": "m_rnn_tiny", "hidden_dim": 11},
-        "criterion": {"_name": "cross_entropy"},
-        "optimizer": {"_name": "adam"},
-        "lr_scheduler": {"_name": "fixed"},
-        "dataset": {"batch_size": 6, "num_workers": 0},
-        "optimization": {"lr": [0.01], "max_epoch": 1},
-        "distributed_training": {"distributed_world_size": 1},
-        "checkpoint": {"save_dir": str(tmp_path / "ck")},
-    }
-    OmegaConf.save(OmegaConf.create(config), tmp_path / "m_rnn.yaml")
-    command = [started_python, "-m", "fairseq_cli.hydra_train"]
-    command += ["--config-dir", str(tmp_path), "--config-name", "m_rnn"]
-    result = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
-    assert result.returncode == 0, result.stdout[-2000:] + result.stderr[-2000:]
-    state = torch.load(tmp_path / "ck" / "checkpoint_last.pt")
-    sizes = state["cfg"]["model"]
-    assert (sizes["embedding_dim"], sizes["hidden_dim"], sizes["multimodal_dim"]) == (8, 11, 20)
-    assert state["model"]["decoder.output_proj.weight"].shape[1] == 20
-
-
 @pytest.mark.parametrize(
     ("recipe", "overrides", "line"),
     [

@@ -88,15 +88,6 @@ def sbatch(tmp_path):
     return start
 
 
-def test_jobs_of_extraction_take_a_part_each(sbatch, tmp_path):
-    programs(tmp_path / "slurm", **{"fairseq-mm": 'printf "%s " "$@"'})
-    variables = {"SLURM_ARRAY_TASK_ID": "3", "SLURM_ARRAY_TASK_COUNT": "8", "SLURM_NTASKS": "1"}
-    job = sbatch("extract", "features.h5", "images", "--model", "resnet152", **variables)
-    output, _ = job.communicate(timeout=60)
-    expected = "extract images --model resnet152 --output features.h5 --shard 3/8 "
-    assert (job.returncode, output) == (0, expected)
-
-
 def test_a_job_trains_a_task_for_each_gpu(sbatch, tmp_path):
     text = 'echo "$SLURM_PROCID: $*" >> calls'
     programs(tmp_path / "slurm", **{"fairseq-train": text})

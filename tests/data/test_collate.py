@@ -1,10 +1,9 @@
 """Examples become a batch of the documented keys, shapes and padding."""
 
 import numpy as np
-import pytest
 import torch
 
-from fairseq_mm.data.collate import collate, pad_features, pad_tokens, shift_right
+from fairseq_mm.data.collate import collate, pad_features, shift_right
 
 PAD, EOS = 1, 2
 
@@ -34,17 +33,6 @@ def test_batch_by_hand():
     assert set(net_input) == {"features", "padding_mask", "prev_output_tokens"}
 
 
-def test_source_text_is_padded_at_its_left():
-    batch = collate(
-        [example(0, 1, [7, EOS], [5, 6, EOS]), example(1, 1, [8, EOS], [9, EOS])],
-        pad=PAD,
-        start=EOS,
-        source_pad=PAD,
-    )
-    assert batch["net_input"]["src_tokens"].tolist() == [[5, 6, EOS], [PAD, 9, EOS]]
-    assert batch["net_input"]["src_lengths"].tolist() == [3, 2]
-
-
 def test_the_longest_source_text_comes_first_with_all_that_is_its():
     lines = [(0, [5, EOS]), (1, [6, 7, 8, EOS]), (2, [9, 6, EOS]), (3, [7, EOS])]
     batch = collate(
@@ -57,15 +45,6 @@ def test_the_longest_source_text_comes_first_with_all_that_is_its():
     assert batch["target"][:, 0].tolist() == [11, 12, 10, 13]
     assert batch["net_input"]["src_lengths"].tolist() == [4, 3, 2, 2]
     assert batch["net_input"]["padding_mask"].any(dim=1).tolist() == [False, True, True, False]
-
-
-def test_source_text_without_its_padding_is_refused():
-    with pytest.raises(ValueError, match="`source_pad` must be given for examples with `source`"):
-        collate([example(0, 1, [7, EOS], [5, EOS])], pad=PAD, start=EOS)
-
-
-def test_no_examples_give_an_empty_batch():
-    assert collate([], pad=PAD, start=EOS) == {}
 
 
 def test_examples_without_text_have_no_target():
@@ -93,18 +72,6 @@ def test_rows_of_missing_images_are_padding_where_they_stand():
     assert padding_mask.int().tolist() == [[0, 1, 1, 1], [0, 0, 0, 0], [0, 1, 1, 1]]
     _, alone = pad_features([np.zeros((3, 2))], [mask])
     assert alone.tolist() == [[False, True, True]]
-
-
-def test_rows_of_equal_length_need_no_padding():
-    features, padding_mask = pad_features([np.ones((2, 3)), np.zeros((2, 3))])
-    assert features.shape == (2, 2, 3)
-    assert not padding_mask.any()
-
-
-def test_tokens_are_padded_on_the_side_asked_for():
-    rows = [torch.tensor([5]), torch.tensor([6, 7])]
-    assert pad_tokens(rows, PAD).tolist() == [[5, PAD], [6, 7]]
-    assert pad_tokens(rows, PAD, left=True).tolist() == [[PAD, 5], [6, 7]]
 
 
 def test_rows_are_shifted_each_for_itself():

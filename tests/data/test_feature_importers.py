@@ -87,16 +87,6 @@ def test_a_folder_of_npy_files_one_an_item(save, tmp_path, out):
     assert_same(import_all(open_source(tmp_path / "folder"), out), items)
 
 
-def test_a_folder_of_npz_files(tmp_path, out):
-    for i, save in enumerate((np.savez, np.savez_compressed)):
-        save(tmp_path / f"{i}.npz", feat=REGIONS[i], box=np.ones(4))
-    source = open_source(tmp_path, array="feat")
-    assert_same(import_all(source, out), {"0": REGIONS[0], "1": REGIONS[1]})
-    for array in (None, "fc"):
-        with pytest.raises(UserError, match=r"0.npz: .*--array NAME, but has .'feat', 'box'"):
-            import_all(open_source(tmp_path, array=array), out)
-
-
 @pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
 @pytest.mark.parametrize("array", [POOLED, REGIONS])
 def test_an_npz_with_an_array_an_item_or_with_features_and_ids(save, array, tmp_path, out):
@@ -210,18 +200,6 @@ def test_sources_that_cannot_be_imported_are_named(save, tmp_path):
 COUNTS = (("0.txt", 0), ("3.txt", 3), ("4.txt", 4))
 
 
-@pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
-def test_an_archive_that_is_damaged_is_named(save, tmp_path, out):
-    path = tmp_path / "pair.npz"
-    features = np.random.default_rng(1).integers(1, 4, (9, 2000)).astype(np.float16)
-    save(path, features=features, ids=np.arange(9).astype(str))
-    content = bytearray(path.read_bytes())
-    content[3000:3050] = bytes(50)
-    path.write_bytes(content)
-    with pytest.raises(UserError, match=r"pair.npz: cannot be read"):
-        import_all(open_source(path), out)
-
-
 @pytest.mark.parametrize(
     ("item", "message"),
     [
@@ -278,13 +256,6 @@ def test_the_extractor_is_named_as_extract_names_it(tmp_path):
         extractor_attributes(weights="none.pt")
 
 
-def test_an_id_that_comes_twice_is_refused_and_nothing_is_left(save, tmp_path, out):
-    (tmp_path / "twice.txt").write_text("x\ny\nx\nz\n")
-    with pytest.raises(UserError, match=r"an id must be .* new, but is 'x'"):
-        import_all(open_source(save(POOLED), ids_path=str(tmp_path / "twice.txt")), out)
-    assert sorted(os.listdir(tmp_path)) == ["features.npy", "twice.txt"]
-
-
 def test_flickr8k_features_are_imported_exactly(shared_data, out):
     folder = shared_data("flickr8k")
     source = open_source(
@@ -296,13 +267,3 @@ def test_flickr8k_features_are_imported_exactly(shared_data, out):
     array = np.load(folder / "mobilenet_v2_pool_f16.npy", mmap_mode="r")
     for i in (0, 1, 3500, 6999):
         np.testing.assert_array_equal(store.read(source.keys[i]), array[i : i + 1])
-
-
-def test_how2_features_have_as_many_rows_as_frames(shared_data, out):
-    folder = shared_data("how2/clips/video_action_features")
-    import_features(open_source(folder), out, attributes={}, dtype="float16")
-    store = FeatureStore(out)
-    assert (len(store), store.dim) == (12, 2048)
-    assert sorted(store.count_rows(key) for key in store.ids)[0] == 88
-    video = np.load(folder / "KtMjOT6fDrw.npy")
-    np.testing.assert_array_equal(store.read("KtMjOT6fDrw"), video.astype(np.float16))

@@ -5,10 +5,8 @@ import os
 import random
 import re
 import shutil
-import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import h5py
@@ -135,43 +133,6 @@ def start(program, path):
         stdout=subprocess.PIPE,
         cwd=Path(__file__).parents[2],
     )
-
-
-KILLED = """
-import sys
-sys.argv[0] = "fairseq-mm"
-import numpy as np
-from fairseq_mm.data.feature_store_writer import FeatureStoreWriter
-with FeatureStoreWriter(sys.argv[1], dim=400, attributes={}) as writer:
-    print("open", flush=True)
-    for i in range(100000):
-        if str(i) not in writer.done:
-            writer.append(str(i), np.full((1 + i % 7, 400), i % 100))
-"""
-
-
-def test_a_killed_process_leaves_a_partial_that_continues(path):
-    generator = random.Random(2)
-    done = 0
-    for _ in range(4):
-        process = subprocess.Popen(
-            [sys.executable, "-c", KILLED, path],
-            stdout=subprocess.PIPE,
-            cwd=Path(__file__).parents[2],
-        )
-        assert process.stdout.readline() == b"open\n"
-        time.sleep(generator.uniform(0.02, 0.15))
-        process.send_signal(signal.SIGKILL)
-        process.communicate()
-        with FeatureStoreWriter(path, dim=400, attributes={}) as writer:
-            assert len(writer.done) > done
-            done = len(writer.done)
-            assert writer.done == {str(i) for i in range(done)}
-    with FeatureStoreWriter(path, dim=400, attributes={}) as writer:
-        writer.finish()
-    store = FeatureStore(path)
-    for i, key in enumerate(store.ids):
-        np.testing.assert_array_equal(store.read(key), np.full((1 + i % 7, 400), i % 100))
 
 
 @pytest.mark.parametrize("point", ["replace", "remove", "rmtree"])
@@ -318,14 +279,6 @@ def test_keys_that_cannot_stand_in_a_line_are_refused(path, key):
         writer.append("twice", np.ones(DIM))
         with pytest.raises(UserError, match="an id must be one line without tabs, and new, but is"):
             writer.append(key, np.ones(DIM))
-
-
-def test_a_place_that_cannot_be_written_is_refused(tmp_path):
-    (tmp_path / "file").write_text("")
-    with pytest.raises(UserError, match=r"features.h5.partial: cannot be written .Not a directory"):
-        open_writer(tmp_path / "file" / "features.h5")
-    with pytest.raises(UserError, match="exists already"):
-        open_writer(tmp_path)
 
 
 def test_a_full_disk_is_one_line_and_leaves_a_partial_that_continues(path, expected, monkeypatch):

@@ -99,11 +99,6 @@ def test_draws_differ_by_seed_epoch_and_batch_alone(features):
     assert drawn_lines(other_seed, 1, 0) != first
 
 
-def test_a_split_of_fewer_lines_is_drawn_whole(features):
-    dataset = dataset_of(features, ["a", "b", "c"], num_negatives=50)
-    assert sorted(drawn_lines(dataset, 1, 2)) == [0, 1, 2]
-
-
 @pytest.mark.parametrize("multiple", [1, 3, 8])
 @pytest.mark.parametrize("limits", [{"max_sentences": 4}, {"max_tokens": 21}])
 @pytest.mark.parametrize("count", [1, 5, 8, 13])
@@ -115,10 +110,6 @@ def test_every_example_is_in_exactly_one_batch(features, multiple, limits, count
     assert sorted(np.concatenate(batches).tolist()) == list(range(count))
 
 
-def test_no_examples_make_no_batches(features):
-    assert dataset_of(features, ["a"]).batch_by_size(np.array([], dtype=np.int64)) == []
-
-
 def test_order_is_by_size_and_random_within_one(features):
     dataset = dataset_of(features, ["a"] * 40, shuffle=True)
     np.random.seed(5)
@@ -127,12 +118,6 @@ def test_order_is_by_size_and_random_within_one(features):
     assert np.all(np.diff(dataset.num_tokens_vec(first)) >= 0)
     unshuffled = dataset_of(features, ["a"] * 40).ordered_indices()
     assert unshuffled[:3].tolist() == [0, 4, 8]
-
-
-def test_batches_carry_their_split_and_empty_ones_are_empty(features):
-    dataset = dataset_of(features, ["a", "b"], split="valid")
-    assert dataset.collater([dataset[0]])["split"] == "valid"
-    assert dataset.collater([]) == {}
 
 
 def test_key_that_is_not_in_the_store_is_named(features):

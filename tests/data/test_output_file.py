@@ -32,12 +32,6 @@ def test_file_is_replaced_at_the_end(tmp_path):
     assert os.listdir(tmp_path) == ["a.txt"]
 
 
-def test_nothing_is_left_after_an_error(tmp_path):
-    with pytest.raises(TypeError):
-        write(tmp_path / "a.txt", text=None)
-    assert os.listdir(tmp_path) == []
-
-
 def test_link_stays_a_link(tmp_path):
     (tmp_path / "file").write_text("old\n")
     (tmp_path / "link").symlink_to("file")

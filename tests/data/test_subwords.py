@@ -76,11 +76,6 @@ def test_control_symbols_are_silent_and_other_symbols_stay(subwords):
     assert subwords.decode("") == ""
 
 
-def test_tokens_without_a_piece_stand_as_they_are(folder):
-    gpt2 = of_kind("gpt2", folder)
-    assert gpt2.decode("madeupword0000 99999").split("madeup")[1] == "word000099999"
-
-
 def test_characters_that_are_spelled_in_bytes_are_put_together(folder):
     assert of_kind("sentencepiece", folder).decode("▁caf <0xC3> <0xA9> ▁x") == "café x"
 
@@ -98,10 +93,6 @@ def test_a_folder_has_all_that_is_needed(subwords, tmp_path):
     assert again.encode(TEXT) == subwords.encode(TEXT)
     assert again.fingerprint == subwords.fingerprint
     assert not list((tmp_path / "new").glob("*.partial"))
-
-
-def test_a_folder_that_says_nothing_has_words(tmp_path):
-    assert Subwords.load(tmp_path).kind == "none"
 
 
 def test_indexed_oov_tokens_are_kept(tmp_path):
@@ -153,21 +144,6 @@ def test_damaged_files_are_named(folder, tmp_path, kind, name, content, message)
         (tmp_path / name).write_text(content)
     with pytest.raises(UserError, match=message):
         Subwords.load(tmp_path)
-
-
-def test_states_that_are_none_are_refused():
-    with pytest.raises(UserError, match="a checkpoint: its bpe subwords cannot be read: KeyError"):
-        Subwords.from_state({"kind": "bpe"})
-    with pytest.raises(UserError, match="its sentencepiece subwords cannot be read: KeyError"):
-        Subwords.from_state({"kind": "sentencepiece", "files": {}})
-    with pytest.raises(UserError, match=r"indexed OOV tokens \(3\) are for text in words"):
-        Subwords("gpt2", indexed_oov=3)
-
-
-def test_a_folder_that_cannot_be_written_is_named(folder, tmp_path):
-    (tmp_path / "encoder.json").mkdir()
-    with pytest.raises(UserError, match=r"encoder\.json: cannot be written"):
-        of_kind("gpt2", folder).save(tmp_path)
 
 
 def test_pieces_are_put_together_to_words(folder):

@@ -8,7 +8,6 @@ import pytest
 from drawings.clip_collection import (
     check_summaries,
     draw_clips,
-    most_common_summary,
 )
 from drawings.clips import (
     NAMES,
@@ -18,9 +17,8 @@ from drawings.clips import (
     compose_clip,
     read_summary,
     write_summary,
-    write_transcript,
 )
-from drawings.scenes import COLOURS, SHAPES
+from drawings.scenes import COLOURS
 
 from fairseq_mm.errors import UserError
 
@@ -41,15 +39,6 @@ def clips() -> list[Clip]:
 def folder(tmp_path):
     draw_clips(tmp_path / "summaries", SIZES, seed=4)
     return tmp_path / "summaries"
-
-
-def test_a_transcript_tells_who_and_where_and_nothing_of_the_frames(clips):
-    rng = random.Random(6)
-    for clip in clips:
-        words = write_transcript(clip, rng).replace(".", "").split()
-        assert [word for word in words if word in NAMES] == [clip.name]
-        assert [word for word in words if word in PLACES] == [clip.place]
-        assert not set(words) & {*COLOURS, *SHAPES, "small", "large", "night", "day"}
 
 
 def test_a_summary_is_read_as_it_was_written(clips):
@@ -120,12 +109,3 @@ def test_each_fact_of_a_summary_is_checked(folder):
     assert next(tuple(v)[1:] for v in check_summaries(folder, texts)) == (False, False)
     with pytest.raises(UserError, match=r"shown\.jsonl: has no clip 'x'"):
         check_summaries(folder, {"x": "a lie"})
-
-
-def test_the_most_common_summary_has_the_most_common_facts(folder):
-    records = read(folder / "clips.jsonl")
-    for record in records:
-        if record["split"] == "train":
-            record["summary"] = "in the attic jan shows how the red star grows"
-    (folder / "clips.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in records))
-    assert most_common_summary(folder) == "jan shows in the attic how the red star grows"

@@ -10,7 +10,6 @@ from drawings.collection import (
     check_found,
     draw_images,
     draw_photos,
-    most_common_caption,
 )
 from drawings.scenes import Scene, compose_scene, held_out_combinations
 
@@ -53,15 +52,6 @@ def test_held_out_combinations_occur_in_every_second_test_image_only(folder):
     assert unseen == [False, True] * 4
 
 
-def test_the_same_seed_draws_the_same_collection(folder, tmp_path_factory):
-    other = tmp_path_factory.mktemp("other")
-    draw_images(other, {**SIZES, "train": 5}, seed=4)
-    for name in ("train-0005.jpg", "test-0008.jpg"):
-        same = (folder / "images" / name).read_bytes()
-        assert (other / "images" / name).read_bytes() == same
-    assert read(other / "captions.jsonl")[0] == read(folder / "captions.jsonl")[0]
-
-
 def test_captions_are_checked_against_one_image_alone(folder):
     records = [record for record in read(folder / "captions.jsonl") if record["split"] == "test"]
     captions = {record["image"].split("/")[1]: record["captions"][0] for record in records}
@@ -72,14 +62,6 @@ def test_captions_are_checked_against_one_image_alone(folder):
     assert [verdict.kind for verdict in verdicts] == ["seen", "unseen"] * 4
     with pytest.raises(UserError, match=r"shown\.jsonl: has no image 'x\.jpg'"):
         check_captions(folder, {"x.jpg": wrong})
-
-
-def test_the_most_common_caption_is_of_the_training_images(folder):
-    records = read(folder / "captions.jsonl")
-    records += [{**records[-1], "captions": ["a lie"] * 9}]  # of the test split
-    records[2]["captions"] = ["only a star", "something", "only a star"]
-    (folder / "captions.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in records))
-    assert most_common_caption(folder) == "only a star"
 
 
 def test_queries_are_true_of_the_first_photos(tmp_path):

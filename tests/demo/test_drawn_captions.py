@@ -48,15 +48,6 @@ def test_captions_by_hand(scene, caption, expected):
     assert is_true(caption, scene) is expected
 
 
-def test_captions_of_many_scenes_are_true_and_differ():
-    rng = random.Random(11)
-    for _ in range(200):
-        scene = compose_scene(rng)
-        captions = write_captions(scene, rng, 5)
-        assert len(set(captions)) == 5
-        assert all(is_true(caption, scene) for caption in captions)
-
-
 def test_changing_any_word_that_means_something_makes_a_caption_false():
     rng = random.Random(12)
     opposites = {"above": "below", "over": "under", "left": "right", "small": "large"}

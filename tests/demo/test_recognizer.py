@@ -5,7 +5,6 @@ import math
 import torch
 from drawings import recognizer
 from drawings.recognizer import (
-    all_recognized,
     build_network,
     draw_examples,
     label_loss,
@@ -39,24 +38,6 @@ def test_the_loss_is_the_sum_of_the_labels_cross_entropies():
             if label >= 0:
                 expected += math.log(sum(map(math.exp, part))) - part[label]
     torch.testing.assert_close(label_loss(logits, labels), torch.tensor(expected / 3))
-
-
-def test_a_image_counts_only_if_everything_in_it_is_recognized():
-    images = torch.zeros(3, 3, 32, 32, dtype=torch.uint8)
-    labels = torch.tensor(
-        [
-            [0, 1, 1, 2, 3] + [-100] * 3 + [0] * 12,
-            [0, 1, 1, 2, 2] + [-100] * 3 + [0] * 12,
-            [1] + [0] * 19,
-        ]
-    )
-    parts = [
-        torch.nn.functional.one_hot(torch.tensor(best), size)
-        for best, size in zip([0, 1, 1, 2, 3] + [0] * 15, CLASSES)
-    ]
-    answer = torch.cat(parts).float()
-    share = all_recognized(lambda batch: answer.expand(len(batch), -1), images, labels)
-    assert abs(share - 1 / 3) < 1e-6
 
 
 def test_training_learns_and_then_leaves_the_first_layers_as_they_are(monkeypatch):

@@ -35,9 +35,13 @@ def parse(monkeypatch, run_recipe, tmp_path):
     return lambda command: parse_command(command, monkeypatch, run_recipe)
 
 
-@pytest.mark.parametrize("command", COMMANDS)
-def test_command_of_the_page_parses(command, parse):
-    parse(command)
+def test_commands_of_the_page_parse(parse):
+    assert len(COMMANDS) > 100
+    for command in COMMANDS:
+        try:
+            parse(command)
+        except SystemExit as error:
+            raise AssertionError(command) from error
 
 
 @pytest.mark.parametrize(

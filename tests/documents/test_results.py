@@ -8,8 +8,7 @@ Elsewhere, `<!-- FILE.RESULT FIGURE -->` follows the figure.
 import json
 import re
 
-import pytest
-from pages import DOCS, PAGES, name_of
+from pages import DOCS, PAGES
 
 RESULTS = {
     f"{path.stem}.{name}": result
@@ -43,17 +42,16 @@ def quoted_figures(text):
             yield name[1], title, row[title]
 
 
-QUOTED = [(page, *found) for page in PAGES for found in quoted_figures(page.read_text("utf-8"))]
+QUOTED = [found for page in PAGES for found in quoted_figures(page.read_text("utf-8"))]
 
 
-@pytest.mark.parametrize(
-    ("page", "name", "figure", "value"), QUOTED, ids=lambda x: name_of(x) if x in PAGES else None
-)
-def test_page_has_the_figure_of_the_result(page, name, figure, value):
-    assert RESULTS[name]["figures"][figure] == value
+def test_pages_have_the_figures_of_the_results():
+    assert len(QUOTED) > 100
+    wrong = [x for x in QUOTED if RESULTS[x[0]]["figures"][x[1]] != x[2]]
+    assert wrong == []
 
 
 def test_every_result_is_quoted_and_says_how_it_was_measured():
-    assert sorted(RESULTS.keys() - {name for _, name, _, _ in QUOTED}) == []
+    assert sorted(RESULTS.keys() - {name for name, *_ in QUOTED}) == []
     for result in RESULTS.values():
         assert {"system", "split", "command", "figures"} <= result.keys()

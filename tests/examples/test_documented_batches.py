@@ -57,13 +57,3 @@ def test_documented_commands_use_every_example():
                 unsafe.append(f"{path}: {arguments}")
     assert not unsafe, f"need {OPTION}: {unsafe}"
     assert found > 15
-
-
-def test_commands_are_found_and_told_apart():
-    text = 'fairseq-train "$1" "${COMMON[@]}" \\\n    --task translation\n'
-    text += "fairseq-validate a --task language_modeling\n"
-    first, second = commands(text, f"COMMON=(--seed 1\n    {OPTION})")
-    assert is_safe(first)
-    assert not is_safe(second)
-    assert is_safe("data --task hierarchical_story --beam 1")
-    assert not is_safe("data --user-dir fairseq_mm --batch-size 3")

@@ -73,13 +73,6 @@ def test_baselines_have_their_papers_optimization(calls_of, system):
         assert json.loads(cfg.task.eval_gen_args)["beam"] == 6
 
 
-def test_s2s_ties_the_summarys_embeddings_alone(calls_of):
-    (call,) = calls_of("1_train", "data", "saved", "s2s")
-    model = configuration(call).model
-    assert model.share_decoder_input_output_embed
-    assert not model.share_all_embeddings
-
-
 def test_coverage_goes_on_from_a_pointer_generator(calls_of, tmp_path, monkeypatch):
     data = make_videos_folder(tmp_path / "data")
     small = "--embedding-dim 8 --hidden-dim 6 --attention-dim 5 --num-workers 0"
@@ -116,32 +109,6 @@ def test_pretrained_systems_have_the_optimization_that_the_page_describes(calls_
     assert cfg.optimizer.weight_decay == 1e-5
     assert (cfg.checkpoint.patience, cfg.checkpoint.best_checkpoint_metric) == (5, "rouge2")
     assert 4 * cfg.dataset.batch_size * cfg.optimization.update_freq[0] == 120
-
-
-@pytest.mark.parametrize(
-    ("system", "fusion", "gate", "layers"),
-    [
-        ("vg_bart_dot_product_fg", "dot_product", "on", 0),
-        ("vg_bart_dot_product_fg_vtf", "dot_product", "on", 4),
-        ("vg_bart_dot_product", "dot_product", "off", 0),
-        ("vg_bart_dot_product_projected", "dot_product_projected", "off", 0),
-        ("vg_bart_multi_head", "multi_head", "off", 0),
-        ("vg_bart_fg", "multi_head", "on", 0),
-        ("vg_bart_vtf", "multi_head", "off", 4),
-        ("vg_bart_fg_vtf", "multi_head", "on", 4),
-        ("vg_t5_dot_product", "dot_product", "off", 0),
-        ("vg_t5_multi_head", "multi_head", "off", 0),
-    ],
-)
-def test_rows_of_the_tables_differ_in_what_they_are_named_for(
-    calls_of, system, fusion, gate, layers
-):
-    _, call = calls_of("1_train", "data", "saved", system, PRETRAINED="b/model.pt")
-    model = configuration(call).model
-    assert (str(model.fusion), str(model.forget_gate)) == (fusion, gate)
-    assert model.video_encoder_layers == layers
-    expected = {"vg_bart_dot_product_fg_vtf": "6"}.get(system, None if "t5" in system else "5,6")
-    assert model.fusion_encoder_layers == expected
 
 
 @pytest.mark.parametrize("system", ["bart", "vg_bart_fg"])

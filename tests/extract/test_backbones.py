@@ -84,17 +84,6 @@ def test_resnet_is_averaged_over_the_last_map_or_given_as_grid(tmp_path):
         assert_close(grid[:, row], last_map[:, :, row // 3, row % 3])
 
 
-def test_mobilenet_from_a_half_precision_file(tmp_path):
-    network = models.mobilenet_v2(weights=None).half().float().eval()
-    saved(network, tmp_path / "w.pt")
-    torch.save(network.half().state_dict(), tmp_path / "half.pt")
-    network = network.float()
-    x = images(64)
-    expected = network.features(x).mean((2, 3))
-    rows = build_backbone("mobilenet_v2", weights=str(tmp_path / "half.pt")).network(x)
-    assert_close(rows[:, 0], expected)
-
-
 def test_inception_transforms_its_input_as_its_weights_expect(tmp_path):
     network = models.inception_v3(weights=None, init_weights=False, transform_input=True).eval()
     weights = saved(network, tmp_path / "w.pt")
@@ -191,16 +180,6 @@ def test_what_enters_the_classifier_where_a_norm_stands_before_it():
     x = images(64)
     network.classifier[2] = nn.Identity()
     assert_close(rows(x)[:, 0], network(x))
-
-
-def test_preprocessing_is_that_of_the_weights():
-    default = backbones.default_preprocessing("resnet50", "DEFAULT")
-    assert (default.resize_size, default.size) == (232, 224)
-    of_file = backbones.default_preprocessing("resnet50", "file.pt")
-    assert (of_file.resize_size, of_file.size, of_file.interpolation) == (256, 224, "bilinear")
-    inception = backbones.default_preprocessing("inception_v3", "DEFAULT")
-    assert (inception.resize_size, inception.size) == (342, 299)
-    assert backbones.default_preprocessing("efficientnet_b0", "none").interpolation == "bicubic"
 
 
 def count_norms(network: nn.Module) -> int:

@@ -5,7 +5,6 @@ import json
 import numpy as np
 import pytest
 import torch
-import torchvision
 from numerics import assert_close
 from PIL import Image
 from torchvision.transforms._presets import VideoClassification
@@ -45,10 +44,6 @@ def test_every_16_frames_make_a_clip_and_the_rest_is_left_out(num_frames, num_cl
     clips = levels(small(frames=16, stride=16), num_frames)
     assert len(clips) == num_clips
     assert [clip[0] for clip in clips] == [16 * i % LEVELS for i in range(num_clips)]
-
-
-def test_clips_follow_each_other_without_gap_or_overlap():
-    assert levels(small(), 11) == [[0, 1, 2, 3], [4, 5, 6, 7]]
 
 
 def test_a_stride_makes_clips_overlap_or_leaves_frames_out():
@@ -118,16 +113,6 @@ def test_the_resnext_gets_pixels_of_0_to_255_less_the_mean_of_activitynet():
     frame = np.zeros((224, 448, 3), dtype=np.uint8)
     frame[:, 112:336] = 200
     assert preprocessing.apply(Image.fromarray(frame))[:, 2:-2].min() == 200
-
-
-def test_torchvisions_models_get_their_own_sizes():
-    r3d = default_clip_preprocessing("r3d_18", "DEFAULT")
-    assert (r3d.resize, r3d.resize_size, r3d.resize_width, r3d.size) == ("squash", 128, 171, 112)
-    assert (r3d.mean[0], r3d.antialias, r3d.input_shape) == (0.43216, False, (16, 112, 112, 3))
-    if not hasattr(torchvision.models.video, "swin3d_t"):
-        pytest.skip(f"torchvision {torchvision.__version__} has no swin3d_t")
-    swin = default_clip_preprocessing("swin3d_t", "DEFAULT")
-    assert (swin.resize, swin.resize_size, swin.resize_width, swin.size) == ("short", 256, 0, 224)
 
 
 def test_options_change_what_they_name():

@@ -57,16 +57,6 @@ def test_rows_equal_plain_torchvision_code(extractor, weights):
         assert_close(rows[0], row)
 
 
-def test_images_of_every_kind_give_one_row(extractor, tmp_path):
-    noise(3).save(tmp_path / "a.png")
-    with open(tmp_path / "a.png", "rb") as file:
-        images = [tmp_path / "a.png", (tmp_path / "a.png").read_bytes(), file, np.asarray(noise(3))]
-        one, *others = extractor.extract([noise(3), *images], batch_size=1)
-    assert len(others) == 4
-    for rows in others:
-        np.testing.assert_array_equal(rows, one)
-
-
 @pytest.mark.parametrize("model", ["resnet18", "mobilenet_v2", "squeezenet1_1"])
 def test_the_batch_does_not_change_a_row(model):
     extractor = build_extractor(model, weights="none", size=64)
@@ -81,12 +71,6 @@ def test_the_recorded_identity_builds_the_extractor_again(extractor, weights):
     again = build_extractor_from_identity(extractor.identity, weights)
     assert again.identity == extractor.identity
     np.testing.assert_array_equal(again.extract([noise(1)])[0], extractor.extract([noise(1)])[0])
-
-
-def test_random_weights_are_built_again_from_their_seed():
-    one = build_extractor("squeezenet1_1", weights="none", seed=5, size=64, normalize="caffe")
-    again = build_extractor_from_identity(one.identity)
-    np.testing.assert_array_equal(again.extract([noise(1)])[0], one.extract([noise(1)])[0])
 
 
 def test_another_weights_file_is_refused(extractor, tmp_path):
@@ -124,12 +108,6 @@ def test_reduced_precision_comes_near_and_returns_float32(extractor, weights):
     rows, exact = reduced.extract([noise(0)])[0], extractor.extract([noise(0)])[0]
     assert rows.dtype == np.float32
     assert 0 < np.abs(rows - exact).max() < 0.05 * np.abs(exact).max()
-
-
-def test_cuda_without_a_device_is_one_line(weights, monkeypatch):
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    with pytest.raises(UserError, match="cuda:N that PyTorch finds, but is cuda"):
-        build_extractor("resnet18", weights=weights, device="cuda")
 
 
 @pytest.mark.parametrize("model", ["resnet18", "mobilenet_v2", "shufflenet_v2_x0_5"])

@@ -54,16 +54,6 @@ def test_an_archive_is_read_in_place(folder, tmp_path):
     assert images[0].name == f"{path}:top/a.PNG"
 
 
-def test_hidden_folders_of_an_archive_are_skipped_as_on_disk(folder, tmp_path):
-    (folder / ".x").mkdir()
-    (folder / ".x" / "y.png").write_bytes(b"y")
-    path = tmp_path / "all.tar"
-    with tarfile.open(path, "w") as archive:
-        archive.add(folder, ".")
-    in_folder, in_archive = (keys(list_images([str(p)], ids="path")) for p in (folder, path))
-    assert sorted(in_archive) == sorted(in_folder)
-
-
 def add(archive, name, content=b"", **fields):
     member = tarfile.TarInfo(name)
     member.size = len(content)

@@ -28,14 +28,6 @@ def colours() -> Image.Image:
     return Image.fromarray(pixels)
 
 
-def test_an_rgb_image_keeps_its_pixels(colours, tmp_path):
-    colours.save(tmp_path / "a.png")
-    read = read_image(tmp_path / "a.png")
-    assert read.mode == "RGB"
-    np.testing.assert_array_equal(np.asarray(read), np.asarray(colours))
-    np.testing.assert_array_equal(np.asarray(read_image(read)), np.asarray(colours))
-
-
 def test_every_kind_of_input_gives_the_same_pixels(colours, tmp_path):
     path, content = tmp_path / "a.png", encoded(colours, "PNG")
     path.write_bytes(content)
@@ -89,13 +81,6 @@ def test_the_orientation_tag_is_applied(colours, orientation, turn):
     exif[0x0112] = orientation
     read = read_image(encoded(colours, "PNG", exif=exif))
     np.testing.assert_array_equal(np.asarray(read), np.rot90(np.asarray(colours), turn))
-
-
-def test_grey_becomes_three_equal_channels(colours):
-    grey = colours.convert("L")
-    read = np.asarray(read_image(encoded(grey, "PNG")))
-    np.testing.assert_array_equal(read, np.repeat(np.asarray(grey)[:, :, None], 3, axis=2))
-    assert read_image(encoded(colours.convert("1"), "PNG")).mode == "RGB"
 
 
 def test_cmyk_becomes_rgb_with_the_same_colours():

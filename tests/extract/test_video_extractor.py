@@ -66,17 +66,6 @@ def test_the_recorded_identity_builds_the_extractor_again(extractor, videos, wei
     np.testing.assert_array_equal(again.extract(videos[:1])[0], extractor.extract(videos[:1])[0])
 
 
-def test_all_settings_are_built_again(videos):
-    one = build_extractor(
-        "r2plus1d_18", weights="none", seed=5, fps=12.5, stride=2, normalize="kinetics", **SMALL
-    )
-    assert one.identity["frame_rate"] == 12.5
-    again = build_extractor_from_identity(one.identity, reads="videos")
-    (rows,), (expected,) = again.extract(videos[:1]), one.extract(videos[:1])
-    assert rows.shape == (3, 512)  # 17 frames become 9
-    np.testing.assert_array_equal(rows, expected)
-
-
 def test_an_extractor_of_images_is_refused(extractor):
     identity = extractor.identity
     with pytest.raises(UserError, match="made by mc3_18, which reads videos, not images"):

@@ -237,14 +237,14 @@ prepare/captions: [fast]
 prepare/prompts: [fast]
     prepare prompts {releases}/own/prompts.jsonl --valid-size 2 --source-threshold 1
         --target-threshold 1
-prepare/stories:
+prepare/stories: [fast]
     prepare stories {releases}/own/stories.jsonl --valid-size 1 --threshold 1
-prepare/videos:
+prepare/videos: [fast]
     prepare videos {releases}/own/videos.jsonl --valid-size 2
-prepare/videos with indexed OOV tokens:
+prepare/videos with indexed OOV tokens: [fast]
     prepare videos {releases}/own/videos.jsonl --valid-size 2 --threshold 3
         --indexed-oov 4 --tokenizer words
-prepare/flickr8k:
+prepare/flickr8k: [fast]
     prepare flickr8k {releases}/flickr8k --threshold 1
 prepare/flickr30k:
     prepare flickr30k {releases}/flickr30k/dataset_flickr30k.json --threshold 1
@@ -257,7 +257,7 @@ prepare/iapr_tc12:
         --split-ids train={releases}/iapr_tc12/train.txt test={releases}/iapr_tc12/test.txt
 prepare/vist: [fast]
     prepare vist {releases}/vist --threshold 1
-prepare/vist descriptions:
+prepare/vist descriptions: [fast]
     prepare vist {releases}/vist --tier description-in-isolation --threshold 1
 prepare/writingprompts:
     prepare writingprompts {releases}/writingprompts --source-threshold 1 --target-threshold 1

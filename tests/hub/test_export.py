@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 import torch
 from toy_captioner import change_checkpoint
-from toy_text_models import save_text_model
 
 from fairseq_mm.data.input_files import compute_sha256
 from fairseq_mm.data.model_folder import write_weights
@@ -98,18 +97,6 @@ def test_the_folder_must_be_new_or_empty(checkpoint, tmp_path, monkeypatch):
     assert sorted(os.listdir(tmp_path)) == ["empty", "full", "link"]
 
 
-def test_a_failed_export_leaves_nothing(checkpoint, tmp_path, monkeypatch):
-    from fairseq_mm.hub import export
-
-    def fail(*unused, **options):
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(export, "write_card", fail)
-    with pytest.raises(UserError, match=r"out: cannot be written \(No space left on device\)"):
-        export_checkpoint(Checkpoint.open(checkpoint), str(tmp_path / "out"))
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_weights_that_find_no_room_are_reported_in_one_line(checkpoint, folder, tmp_path):
     resource = pytest.importorskip("resource")
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -147,12 +134,6 @@ def test_tensors_that_share_memory_are_stored_once(tmp_path):
     for name, weight in loaded.items():
         assert weight.dtype == weights[name].dtype
         assert torch.equal(weight, weights[name])
-
-
-def test_a_word_that_stands_twice_keeps_its_place(tmp_path):
-    path = save_text_model(tmp_path / "twice.pt", words=["a", "b", "<unk>", "c"])
-    export_checkpoint(Checkpoint.open(path), str(tmp_path / "out"))
-    assert Checkpoint.open(tmp_path / "out").words == Checkpoint.open(path).words
 
 
 def test_the_card_says_what_is_known(checkpoint, tmp_path):

@@ -9,7 +9,7 @@ from hub_server import TOKEN
 
 import fairseq_mm
 from fairseq_mm.errors import UserError
-from fairseq_mm.inference.checkpoint_files import checkpoint_file, parse_hub_name
+from fairseq_mm.inference.checkpoint_files import checkpoint_file
 
 NAME = "alice/story"
 
@@ -76,14 +76,6 @@ def test_a_file_or_folder_of_this_machine_comes_first(hub, folder, tmp_path, mon
         with pytest.raises(UserError, match="no such checkpoint or folder"):
             checkpoint_file(text)
     assert hub.requests == []
-
-
-def test_names_of_the_hub():
-    assert parse_hub_name("bob/story") == "bob/story"
-    assert parse_hub_name("bob/story@v1.0") == "bob/story@v1.0"
-    assert parse_hub_name("bob/story", revision="v1") == "bob/story@v1"
-    for text in ("bob/story.pt", "bob", "bob/a/b", "/bob/a", "bob/a@", "bob/a@-x", "bob/\na"):
-        assert parse_hub_name(text) is None
 
 
 def test_private_and_gated_models_need_a_token(hub, folder, monkeypatch):
@@ -231,21 +223,3 @@ def test_a_fresh_process_reads_the_variables_of_huggingface_hub(hub, folder, tmp
     assert light == "False False"
     assert run(HF_ENDPOINT=nobody)[0] == found
     assert run(HF_ENDPOINT=nobody, HF_HUB_OFFLINE="1")[0] == found
-
-
-def test_a_prompt_model_may_be_of_the_hub(hub, folder, checkpoint, tmp_path):
-    from toy_text_models import SOURCE_WORDS, save_text_model
-
-    from fairseq_mm.hub.export import export_checkpoint
-    from fairseq_mm.inference.checkpoint import Checkpoint
-
-    path = save_text_model(tmp_path / "lm.pt", "gcnn_lm_tiny", words=SOURCE_WORDS)
-    export_checkpoint(Checkpoint.open(path), str(tmp_path / "lm"))
-    hub.add("alice/prompts", tmp_path / "lm", is_private=True)
-    texts = []
-    for prompt_model in (path, "alice/prompts"):
-        model = fairseq_mm.from_pretrained(
-            folder, prompt_model=prompt_model, token=TOKEN, device="cpu"
-        )
-        texts.append([x[0].text for x in model.generate(n=2, sampling=True, max_len_b=6, seed=2)])
-    assert texts[0] == texts[1]

@@ -40,10 +40,6 @@ def preference():
     return preference_questions({"secretfusion": drawn("x", 5), "secretknn": b}, count=4, seed=1)
 
 
-def test_text_is_escaped_and_line_breaks_are_shown():
-    assert as_html('a <newline> <newline> "b" & <i>') == 'a<br><br>"b" &amp; &lt;i&gt;'
-
-
 @pytest.mark.parametrize("sign", ["=", "+", "-", "@"])
 def test_no_cell_is_a_formula(sign):
     """A spreadsheet would run it; a browser shows the sign."""

@@ -49,15 +49,6 @@ def test_stories_of_missing_images_are_kept_if_a_image_is_left():
     }
 
 
-def test_missing_images_can_be_refused():
-    message = (
-        r"f:2: image c of story 2 is missing \(no such file\); of 3 train stories 2 lack features. "
-        "--missing drop leaves them out, --missing keep keeps them without the image"
-    )
-    with pytest.raises(UserError, match=message):
-        corpus().leave_out_missing(MISSING, policy="refuse")
-
-
 @pytest.mark.parametrize("policy", ["drop", "keep", "refuse"])
 def test_nothing_changes_where_nothing_is_missing(policy):
     got = corpus()

@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from written_folder import binarised, records, tokens
+from written_folder import binarised, tokens
 
 
 @pytest.fixture
@@ -24,24 +24,6 @@ def prepare(run_command, data, tmp_path):
         return run_command("prepare", "captions", *files, "--output", tmp_path / "out", *options)
 
     return call
-
-
-def test_own_data_becomes_a_data_folder(prepare, tmp_path):
-    status, out, _ = prepare("--valid-size", 2, "--test-size", 1, "--threshold", 2)
-    assert status == 0
-    lines = out.splitlines()
-    # four images: "a cat noN" and "the cat 's ball", where noN stands once
-    assert lines[0] == "train: 4 images, 8 captions, 28 words (14.29% unknown)"
-    assert lines[1] == "valid: 2 images, 4 captions, 14 words (14.29% unknown)"
-    assert lines[2] == "test: 1 images, 2 captions, 7 words (14.29% unknown)"
-    assert lines[3] == "dict.txt: 5 words, 9 types with fairseq's symbols"
-    assert lines[4:] == [f"wrote {tmp_path / 'out'}"]
-    report = json.loads((tmp_path / "out" / "prepare.json").read_text())
-    assert report["data_set"] == "own"
-    assert report["options"]["tokenizer"] == "words"
-    assert report["counts"]["valid"]["images"] == 2
-    record = {"id": "0.jpg", "captions": ["A cat no0.", "The cat's ball"]}
-    assert records(tmp_path / "out", "train")[0] == record
 
 
 def test_the_same_call_gives_the_same_folder(prepare, tmp_path):
@@ -69,7 +51,3 @@ def test_the_tokenizer_can_be_chosen(prepare, tmp_path, tokenizer, options, text
     assert prepare("--tokenizer", tokenizer, "--threshold", 1, *options)[0] == 0
     assert binarised(tmp_path / "out", "train")[:2] == text.splitlines()
     assert tokens(tmp_path / "out", "train")[:2] == text.splitlines()
-
-
-def test_a_folder_without_valid_split_says_what_follows(prepare):
-    assert "no valid split: train with --disable-validation" in prepare()[2]

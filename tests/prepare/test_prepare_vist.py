@@ -8,8 +8,6 @@ import pytest
 from PIL import Image
 from written_folder import keys, tokens
 
-from fairseq_mm.data.feature_store_writer import FeatureStoreWriter
-
 
 @pytest.fixture
 def prepare(run_command, release, tmp_path):
@@ -107,36 +105,6 @@ def test_stories_of_images_that_are_gone_are_dropped(prepare, images, tmp_path):
     assert (
         report["deviations"][0] == "train: 3 stories found, 40,155 expected (vist, split official)"
     )
-
-
-@pytest.fixture
-def store(tmp_path):
-    path = tmp_path / "features.h5"
-    with FeatureStoreWriter(path, dim=3, dtype="float32", attributes={}) as writer:
-        for number in [*range(10, 15), *range(30, 35)]:
-            writer.append(f"{number}.jpg", np.ones((1, 3), dtype="float32"))
-        writer.finish()
-    return path
-
-
-def test_the_stores_own_keys_are_taken(prepare, store, tmp_path):
-    status, out, _ = prepare("--threshold", 1, "--features", store)
-    assert status == 0
-    assert "exception, train images missing: 5 (20, 21, 22, ...; all in" in out
-    ids = "\t".join(f"{n}.jpg" for n in range(10, 15))
-    assert keys(tmp_path / "out", "train") == [ids] * 2
-
-
-def test_descriptions_in_isolation_are_captions(prepare, images, tmp_path):
-    options = ["--tier", "description-in-isolation", "--threshold", 2]
-    status, out, err = prepare(*options, "--images", *images)
-    assert (status, err) == (0, "")
-    assert out.startswith("train: 9 images, 14 captions, 70 words")
-    assert "exception, train images missing: 5 (23, 40, 41, ...; all in prep" in out
-    folder = tmp_path / "out"
-    assert json.loads((folder / "prepare.json").read_text())["kind"] == "captions"
-    assert tokens(folder, "valid")[0] == "[male] was at 4 ."
-    assert keys(folder, "train")[:3] == ["14", "14", "10"]
 
 
 def test_the_small_release_becomes_a_data_folder(run_command, shared_data, tmp_path):

@@ -14,7 +14,6 @@ import pytest
 from toy_processes import needs_fork
 
 from fairseq_mm.cli.main import main
-from fairseq_mm.data.feature_store_writer import FeatureStoreWriter
 from fairseq_mm.data.folder_lock import locked_folder
 
 SENTENCES = ["alpha one .", "alpha two .", "alpha three .", "alpha four .", "alpha five ."]
@@ -66,15 +65,6 @@ def test_a_second_preparation_is_refused_while_the_first_one_writes(tmp_path, ki
     assert sorted(contents(output)) == sorted(before)
 
 
-def test_features_can_be_written_meanwhile(tmp_path):
-    with locked_folder(str(tmp_path)):
-        path = tmp_path / "features.h5"
-        with FeatureStoreWriter(path, dim=2, attributes={"extractor": "drawn"}) as writer:
-            writer.append("a", np.ones((1, 2), np.float16))
-            writer.finish()
-    assert path.exists()
-
-
 def hold(folder, pipe):
     with locked_folder(str(folder)):
         pipe.send("held")
@@ -93,17 +83,6 @@ def test_a_killed_preparation_is_in_nobodys_way(tmp_path):
     process.join()
     assert prepare("captions", data, output) == (0, [])
     assert not (output / "lock").exists()
-
-
-@pytest.mark.parametrize(
-    "name", ["preprocess.log", "train.pt1.bin", "text/train.txt", "dict.txt.host.123.partial"]
-)
-def test_what_a_killed_preparation_has_begun_is_in_nobodys_way(tmp_path, name):
-    data, output = write_data(tmp_path / "data.jsonl", "captions"), tmp_path / "out"
-    (output / ".partial" / "text").mkdir(parents=True)
-    (output / ".partial" / name).touch()
-    assert prepare("captions", data, output) == (0, [])
-    assert not (output / ".partial").exists()
 
 
 def race(kind, data, output, start, results):

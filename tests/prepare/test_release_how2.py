@@ -114,23 +114,3 @@ def test_features_of_the_videos_become_a_store(corpus, features, tmp_path):
     assert store.attributes["extractor"] == "resnext101_3d"
     assert store.attributes["frames_per_clip"] == store.attributes["stride"] == 16
     assert store.attributes["imported_from"] == "actions"
-
-
-@pytest.mark.parametrize(
-    ("rows", "message"),
-    [
-        (
-            np.zeros((3, 1024), np.float32),
-            r"features of .b\.c. must be .rows, 2048.",
-        ),
-        (np.zeros((0, 2048), np.float32), r"b\.c\.npy: features must be .* but are \[0, 2048\]"),
-        (np.zeros((3, 2048), np.int64), r"b\.c\.npy: features must be floats"),
-        (np.full((3, 2048), np.nan, np.float32), r"'b\.c' .*not finite|b\.c.*NaN"),
-    ],
-)
-def test_features_that_cannot_be_taken_are_named(corpus, features, tmp_path, rows, message):
-    np.save(features / "b.c.npy", rows)
-    source = find_features(corpus, features, missing="refuse")
-    with pytest.raises(UserError, match=message):
-        write_features(source, tmp_path / "features.h5", dtype="float32")
-    assert not (tmp_path / "features.h5").exists()

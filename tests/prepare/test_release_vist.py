@@ -4,7 +4,6 @@ import json
 
 import pytest
 
-from fairseq_mm.errors import UserError
 from fairseq_mm.prepare.releases.vist import read_vist_descriptions, read_vist_stories
 
 
@@ -96,24 +95,3 @@ def test_descriptions_in_isolation_are_gathered_by_image(release):
         ("8", ["a dog .", "one dog ."]),
         ("9", ["a cat ."]),
     ]
-
-
-@pytest.mark.parametrize(
-    ("annotated", "message"),
-    [
-        ([1], "TypeError: list indices"),
-        ({"a": 1}, "KeyError: 'annotations'"),
-        ({"annotations": [{"text": "x"}]}, "TypeError: string indices"),
-        ({"annotations": [[{}, {}]]}, "ValueError: too many values"),
-    ],
-)
-def test_another_layout_is_refused(release, annotated, message):
-    with pytest.raises(UserError, match=f"train.story-in-sequence.json: is not laid .*{message}"):
-        read_vist_stories(release(annotated=annotated))
-
-
-def test_a_folder_without_the_tiers_files_is_refused(release):
-    folder = release(*story("1"))
-    message = r"none of train.description-in-isolation.json, val.desc.*json found in this folder"
-    with pytest.raises(UserError, match=message):
-        read_vist_descriptions(folder)

@@ -3,7 +3,6 @@
 import pytest
 
 from fairseq_mm.errors import UserError
-from fairseq_mm.prepare.releases import writingprompts as release_writingprompts
 from fairseq_mm.prepare.releases.writingprompts import (
     count_lines,
     read_writingprompts,
@@ -56,13 +55,3 @@ def test_other_numbers_of_pairs_than_the_release_has_are_named(release):
     assert corpus.deviations() == [
         "train: 3 pairs found, 272,600 expected (writingprompts, split official)"
     ]
-
-
-def test_vocabularies_are_compared_where_the_whole_release_is_read(release, monkeypatch):
-    folder = release(train=(3, 3))
-    assert read_writingprompts(folder).published_types == {}
-    monkeypatch.setitem(release_writingprompts.WRITING_PROMPTS_PAIRS, "train", 3)
-    assert read_writingprompts(folder).published_types == {
-        "dict.wp_source.txt": 19_025,
-        "dict.wp_target.txt": 104_960,
-    }

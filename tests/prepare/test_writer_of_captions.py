@@ -64,12 +64,6 @@ def test_the_number_of_words_can_be_limited(tmp_path):
     assert (tmp_path / "out" / "dict.txt").read_text().split()[::2] == ["a", "dog"]
 
 
-def test_a_dictionary_can_be_given(tmp_path):
-    (tmp_path / "words.txt").write_text("runs 7\ncat 3\n")
-    write(example(), tmp_path / "out", dictionary=tmp_path / "words.txt")
-    assert (tmp_path / "out" / "dict.txt").read_text() == "runs 7\ncat 3\n"
-
-
 def test_overwriting_replaces_prepared_files_and_no_others(tmp_path):
     out = tmp_path / "out"
     write(example(), out)

@@ -7,7 +7,6 @@ from collections import Counter
 import pytest
 from known_facts.pairs import SLOT, write_pair, write_splits
 from known_facts.reading import (
-    count_mentions,
     perplexities,
     rank_readers,
     read_mentions,
@@ -113,33 +112,3 @@ def test_oracle_ranks_all_prompts_and_fillers_none(pairs):
     low, high = readers["fillers"].interval
     assert low < 0.1 < high
     assert high - low < 0.08
-
-
-def test_values_in_a_generated_story_are_counted():
-    story = (
-        "Ada knew everything about flour . Ada knew everything about sails . "
-        "beyond the moat it was dark . Ada told a joke about the dial . the air seemed flour once "
-        "more . the whole evening felt Ada . one step remained : the race"
-    )
-    # a filler is no mention, and neither is an unfinished sentence
-    assert count_mentions(story) == {
-        "hero": {"baker": 1, "sailor": 1},
-        "place": {"castle": 1},
-        "object": {},
-        "goal": {},
-        "tone": {"baker": 1, None: 1},
-    }
-
-
-def test_splits_are_reproducible():
-    sizes = {"valid": 20, "train": 30}
-    once, again = write_splits(sizes, seed=1), write_splits(sizes, seed=1)
-    assert once == again
-    assert write_splits({"valid": 20, "train": 50}, seed=1)["valid"] == once["valid"]
-    assert write_splits(sizes, seed=2)["valid"] != once["valid"]
-
-
-def test_no_two_pairs_have_the_same_facts():
-    splits = write_splits({"valid": 2000, "train": 4000}, seed=1)  # five would, by chance
-    facts = [tuple(pair.facts.values()) for pairs in splits.values() for pair in pairs]
-    assert len(set(facts)) == 6000

@@ -43,22 +43,6 @@ def test_each_caption_gets_as_many_tags_as_tokens(tag, folder):
     assert (folder / "train.bin").stat().st_mtime_ns == before
 
 
-def test_mistakes_are_one_line_each(tag, folder, tmp_path):
-    (tmp_path / "old").mkdir()
-    (tmp_path / "old" / "train.visual_ids").write_text("1.jpg\n")
-    (folder / "valid.jsonl").write_bytes(b'{"captions": ["d\xf6g"]}\n')
-    for path, message in (
-        (tmp_path / "none", "none: has no records of captions (see fairseq-mm prepare upgrade).\n"),
-        (tmp_path / "old", "old: has no records of captions (see fairseq-mm prepare upgrade).\n"),
-        (folder, "valid.jsonl:1: must be UTF-8 text"),
-    ):
-        status, _, err = tag(path, "--tagger", "rules")
-        assert status == 2
-        assert message in err
-        assert err.count("\n") == 1
-    assert not (tmp_path / "none").exists()
-
-
 def test_tags_are_not_written_while_their_text_is_prepared(tag, folder):
     before = (folder / "train.jsonl").read_bytes()
     with locked_folder(str(folder)):

@@ -10,7 +10,7 @@ from fairseq_mm.errors import UserError
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "scripts"))
 
-from tag_pos import RuleTagger, installed_tagger, tag_lines
+from tag_pos import RuleTagger, tag_lines
 
 TEXTS = ["a dog jumping", "men running and diving", "she is smiling", "a boy watching tv"]
 
@@ -46,15 +46,6 @@ def test_nltk_gives_universal_tags(monkeypatch):
     assert list(tag_lines(["a dog", ""], "nltk")) == ["X NOUN", ""]
 
 
-def test_missing_model_of_nltk_is_one_line(monkeypatch):
-    def pos_tag(tokens, tagset):
-        raise LookupError("a page\nof text")
-
-    monkeypatch.setitem(sys.modules, "nltk", SimpleNamespace(pos_tag=pos_tag))
-    with pytest.raises(UserError, match="--tagger nltk: its model of English is missing: python"):
-        list(tag_lines(["a dog"], "nltk"))
-
-
 def test_spacy_tags_tokens_as_they_are(monkeypatch):
     class Doc(list):
         def __init__(self, vocab, words):
@@ -78,23 +69,3 @@ def test_spacy_tags_tokens_as_they_are(monkeypatch):
     assert list(tag_lines(["t-shirt -"], "spacy", model="own_model")) == ["NOUN SPACE_1"]
     with pytest.raises(UserError, match=r"its model en_core_web_sm cannot be loaded \(\[E050\]"):
         list(tag_lines(["a dog"], "spacy"))
-
-
-def test_first_tagger_that_is_installed_is_taken(monkeypatch):
-    installed = {"spacy"}
-    monkeypatch.setattr(
-        "importlib.util.find_spec", lambda name: object() if name in installed else None
-    )
-    assert installed_tagger() == "spacy"
-    installed.add("nltk")
-    assert installed_tagger() == "nltk"
-    installed.clear()
-    with pytest.raises(UserError, match=r"neither NLTK nor spaCy is installed: pip install"):
-        installed_tagger()
-
-
-@pytest.mark.parametrize("name", ["nltk", "spacy"])
-def test_missing_tagger_names_the_remedy(monkeypatch, name):
-    monkeypatch.setitem(sys.modules, name, None)
-    with pytest.raises(UserError, match=rf"--tagger {name} needs the package {name}.*\[tag\]"):
-        list(tag_lines(["a dog"], name))

@@ -9,9 +9,6 @@ import torch
 from toy_data import run_fairseq
 from toy_story_models import FUSION, make_story_folder
 
-from fairseq_mm.models._provenance import STATE_KEY
-from fairseq_mm.models.conv_story import FROZEN_STATE_KEY
-
 VALID = 13  # no multiple of anything
 POSITIONS = ("--max-source-positions", "40", "--max-target-positions", "44")
 TASKS = {
@@ -172,32 +169,6 @@ def test_training_a_fusion_model_resumes_without_the_pretrained_file(data, story
     fuse(data, tmp_path / "resumed", pretrained, epochs=1)
     (tmp_path / "pretrained.pt").unlink()
     assert_equal_weights(fuse(data, tmp_path / "resumed", pretrained, epochs=3), straight)
-
-
-def test_a_fusion_model_says_where_data_and_checkpoint_were_moved_to(
-    generate, validate, data, fusion, tmp_path
-):
-    moved = shutil.copytree(data, tmp_path / "moved")
-    assert generate(moved, fusion, "--beam", "2") == generate(data, fusion, "--beam", "2")
-    assert validate(moved, fusion) == validate(data, fusion)
-
-
-def test_averages_of_checkpoints_keep_what_they_were_trained_on(generate, data, fusion, tmp_path):
-    """As fairseq's scripts/average_checkpoints.py: sums in turn, integers divided as such."""
-    states = [torch.load(fusion, map_location="cpu") for _ in range(3)]
-    for scale, state in zip((0.9, 1.0, 1.1), states):
-        for key, weights in state["model"].items():
-            if weights.is_floating_point():
-                state["model"][key] = weights * scale
-    average = states[0]
-    for key in average["model"]:
-        total = sum(state["model"][key] for state in states[1:]) + states[0]["model"][key]
-        average["model"][key] = total / 3 if total.is_floating_point() else total // 3
-    for key in (STATE_KEY, FROZEN_STATE_KEY):
-        assert torch.equal(average["model"][key], states[1]["model"][key])
-    torch.save(average, tmp_path / "average.pt")
-    averaged = generate(data, tmp_path / "average.pt", "--beam", "2")
-    assert text_of(averaged) == text_of(generate(data, fusion, "--beam", "2"))
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,6 @@ import torch
 from fairseq.data.iterators import EpochBatchIterator
 from toy_data import (
     make_captions_folder,
-    make_dictionary,
     run_fairseq,
     write_store,
 )
@@ -229,20 +228,6 @@ def test_features_of_another_dimension_or_extractor_are_refused(
         options = ("--features", tmp_path / f"{name}.h5")
         with pytest.raises(UserError, match=message):
             generate(monkeypatch, capsys, data, trained, *options)
-
-
-def test_another_dictionary_is_refused_when_generating_and_when_resuming(
-    monkeypatch, capsys, trained, data
-):
-    dictionary = make_dictionary()
-    dictionary.symbols[5], dictionary.symbols[6] = dictionary.symbols[6], dictionary.symbols[5]
-    dictionary.save(str(data / "dict.txt"))
-    message = "dictionary of 16 words .* the same words in another order"
-    with pytest.raises(UserError, match=message):
-        generate(monkeypatch, capsys, data, trained)
-    with pytest.raises(Exception, match="Cannot load model parameters") as caught:
-        train(monkeypatch, data, trained.parent, "--max-epoch", "4")
-    assert re.search(message, str(caught.value.__context__))
 
 
 def test_weights_that_are_no_numbers_are_named(monkeypatch, capsys, data, trained, tmp_path):

@@ -194,16 +194,6 @@ def test_a_split_without_any_line_that_fits_is_one_line(folders, tmp_path):
         )
 
 
-def test_summaries_are_cut_in_training_and_generation_as_trained(folders, generate, tmp_path):
-    data = folders["video_summarization"]
-    lengths = ("--max-source-positions", "5", "--max-target-positions", "4")
-    checkpoint = train("video_summarization", data, tmp_path / "ck", *lengths)
-    targets, lines = generate("video_summarization", data, checkpoint)
-    assert lines == list(range(5))
-    assert max(len(text.split()) for text in targets.values()) == 3
-    shutil.rmtree(tmp_path / "ck")
-
-
 @pytest.mark.parametrize("task", FOLDERS)
 def test_epochs_read_the_training_splits_of_successive_folders(folders, tmp_path, task):
     second = tmp_path / "second"

@@ -205,12 +205,6 @@ def test_stories_begin_with_given_words(args):
             assert all(2 <= length <= 4 for length in lengths[1:])
 
 
-def test_a_given_beginning_takes_nothing_from_the_rest():
-    prefix = torch.tensor([[5] * 30])
-    for stories in tell({"beam": 2}, prefix=prefix, limits=(4, 4)).values():
-        assert [lengths_of(story) for story in stories] == [[30, 4, 4, 4, 4]] * 2
-
-
 def test_given_beginnings_may_be_of_different_lengths():
     constraints = constraints_of(3, 3)
     task, models, generator = generator_of(constraints=constraints)
@@ -313,13 +307,6 @@ def edit(path, old, new):
     text = path.read_text()
     assert old in text
     path.write_text(text.replace(old, new))
-
-
-def test_models_train_and_tell_where_images_are_missing(monkeypatch, capsys, tmp_path, data):
-    (data / "missing_images.txt").write_text("train0_2\nvalid3_0\nvalid3_1\n")
-    checkpoint = train(monkeypatch, data, tmp_path / "ck")
-    stories = generate(monkeypatch, capsys, data, checkpoint, *LIMITS, "--beam", "2")
-    assert sorted(stories) == [0, 2, 4, 6, 8]
 
 
 def load(data, split="valid", **options):
