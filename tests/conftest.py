@@ -130,18 +130,6 @@ def started_python(tmp_path_factory) -> Iterator[str]:
     server.communicate()
 
 
-@pytest.fixture(scope="module")
-def chromium_port() -> Iterator[int]:
-    """Port of a Chromium that runs for a module's tests, which ``browser.Page`` connects to."""
-    from browser import chromium, find_chromium
-
-    program = find_chromium()
-    if program is None:
-        pytest.skip("there is no chromium (Debian: apt-get install chromium)")
-    with chromium(program) as port:
-        yield port
-
-
 @pytest.fixture
 def run_recipe(tmp_path):
     """Runs a recipe of an example's folder; returns the arguments of each command that it called,

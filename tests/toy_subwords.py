@@ -35,16 +35,3 @@ def write_sentencepiece(path: Path, *, sentences: list[str] = SENTENCES, size: i
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(model.getvalue())
     return path
-
-
-def write_sentencepiece_folder(folder: Path, name: str = "sentencepiece.model", **options) -> Path:
-    """A sentencepiece model and the ``dict.txt`` of its pieces, as a pretrained model has them."""
-    import sentencepiece
-
-    model = sentencepiece.SentencePieceProcessor(
-        model_file=str(write_sentencepiece(folder / name, **options))
-    )
-    pieces = [model.id_to_piece(i) for i in range(model.get_piece_size())]
-    known = [piece for piece in pieces if piece not in ("<unk>", "<s>", "</s>")]
-    (folder / "dict.txt").write_text("".join(f"{piece} 1\n" for piece in known))
-    return folder

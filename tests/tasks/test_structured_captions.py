@@ -58,11 +58,6 @@ def test_a_model_trains_on_tags_and_generates_by_drawn_ones(monkeypatch, folder,
     assert "that reads no tags" in capsys.readouterr().err
 
 
-def test_validation_by_generated_text_is_refused(monkeypatch, folder, tmp_path):
-    with pytest.raises(UserError, match="--eval-gen: the model reads the captions' tags"):
-        train(monkeypatch, folder, tmp_path / "out", "--eval-gen")
-
-
 def test_misaligned_tags_end_the_training_in_one_line(monkeypatch, folder, tmp_path):
     lines = (folder / "train.tags").read_text().splitlines()
     lines[4] += " L1"
