@@ -28,11 +28,14 @@ def parse(monkeypatch, run_recipe, tmp_path):
     for split in ("train", "valid", "test"):
         files += [f"DATA/{split}.{ending}" for ending in ("bin", "idx", "jsonl")]
         files.append(f"SAVE_DIR/data/{split}.{split}.jsonl")
-    for name in files:
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).write_text('{"prompt": "[ WP ] a prompt", "tags": ["D N"]}\n')
 
-    return lambda command: parse_command(command, monkeypatch, run_recipe)
+    def call(command):
+        for name in files:
+            (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+            (tmp_path / name).write_text('{"prompt": "[ WP ] a prompt", "tags": ["D N"]}\n')
+        parse_command(command, monkeypatch, run_recipe)
+
+    return call
 
 
 def test_commands_of_the_page_parse(parse):
