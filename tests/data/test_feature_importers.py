@@ -119,10 +119,10 @@ def test_an_id_list_may_repeat_with_the_rows(save, tmp_path, out):
 
 def test_rows_that_should_repeat_but_differ_are_refused(save, tmp_path, ids_path, out):
     rows = np.repeat(POOLED, 5, axis=0)
-    rows[12, 1] += 1
+    rows[11, 1] += 1
     path = save(rows)
     lines(tmp_path / "x_caps.txt", 5 * N)
-    message = r"rows 10 to 14 belong to .* row 12 differs from row 10"
+    message = r"rows 10 to 14 belong to .* row 11 differs from row 10"
     with pytest.raises(UserError, match=message):
         import_all(open_source(path, ids_path=ids_path), out)
     with pytest.raises(UserError, match=message):

@@ -10,7 +10,12 @@ from numerics import assert_close
 from toy_data import WORDS, make_dictionary
 
 from fairseq_mm.errors import UserError
-from fairseq_mm.generation.constraints import ConstrainedSearch, StoryConstraints, find_separator
+from fairseq_mm.generation.constraints import (
+    ConstrainedSearch,
+    SourceOovSearch,
+    StoryConstraints,
+    find_separator,
+)
 
 EOS, SEP = 2, 20
 V = 21
@@ -181,3 +186,15 @@ def test_given_words_are_left_to_the_search():
     ruled.num_forced = 1
     scores, words, _ = ruled.step(0, given.clone(), torch.zeros(1, 2, 0), tokens, items)
     assert (scores[0, 0].item(), words[0, 0].item()) == (-3.0, SEP)
+
+
+def test_oov_tokens_that_the_source_lacks_are_no_candidates_but_stay_where_forced():
+    dictionary = dictionary_of("<unk-0>", "<unk-1>")
+    search = SourceOovSearch(dictionary, fairseq_search.BeamSearch(dictionary), [21, 22])
+    search.begin(torch.tensor([[5, 21, EOS]]))
+    lprobs = torch.full((1, 2, 23), -9.0)
+    lprobs[0, 0, 22], lprobs[0, 0, 21] = -1.0, -2.0
+    lprobs[0, 1] = -math.inf
+    lprobs[0, 1, 22] = -3.0  # the forced word of a prefix
+    search.step(0, lprobs, torch.zeros(1, 2, 0), torch.tensor([[EOS], [EOS]]), torch.tensor([0]))
+    assert lprobs[0, :, 21:].tolist() == [[-2.0, -math.inf], [-math.inf, -3.0]]

@@ -3,7 +3,7 @@
 import pytest
 
 from fairseq_mm.errors import UserError
-from fairseq_mm.metrics.hypotheses import read_hypotheses
+from fairseq_mm.metrics.hypotheses import read_hypotheses, read_settings
 
 IDS = [f"{i}.jpg" for i in range(12)]
 REFERENCES = [f"a dog number{i} <<unk>>" for i in range(12)]
@@ -80,3 +80,10 @@ def test_objects_may_have_captions(tmp_path):
     path.write_text('{"id": "1.jpg", "caption": ["a cat"]}\n')
     with pytest.raises(UserError, match=r"captions.jsonl:1: must be .*\"hypothesis\""):
         read(path)
+
+
+def test_settings_of_a_log_are_literals_or_stay_text():
+    log = "{'beam': 5, 'sampling': False, 'gen_subset': 'test', 'temperature': inf, 'seed': 1}"
+    settings = read_settings(log, ["beam", "sampling", "gen_subset", "temperature", "lenpen"])
+    assert settings == {"beam": 5, "sampling": False, "gen_subset": "test", "temperature": "inf"}
+    assert read_settings("Namespace(beam=2, nbest=1)", ["beam"]) == {"beam": 2}
