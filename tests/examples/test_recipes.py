@@ -67,7 +67,6 @@ def test_recipes_train_generate_score_and_rank(run_recipe, tmp_path):
         assert sorted(hypotheses) == sorted(f"H-{3 * i}" for i in range(7))
         figures = json.loads((saved / f"{decoding}-valid.json").read_text())
         assert {"bleu4", "cider", "perplexity"} <= {score["metric"] for score in figures["scores"]}
-        assert (saved / f"{decoding}-valid.txt.card.json").exists()
     assert printed.index("greedy:") < printed.index("beam:")
     assert "images for a sentence" in printed
     scored = (saved / "reference-valid.txt").read_text().splitlines()
