@@ -62,10 +62,8 @@ class Inspection(NamedTuple):
         return np.mean([weights.mean(0) for weights in self.source.values()], axis=0)
 
     def records(self, *, layers: bool = False) -> list[dict[str, Any]]:
-        """Return a dict for each word of the story, ready for JSON.
-
-        With ``layers``, it also has the attention to the prompt in each layer.
-        """
+        """Return a JSON record for each word of the story; with ``layers``, also the attention to
+        the prompt in each layer."""
         mean = self.prompt_attention
         records = []
         for t, word in enumerate(self.words):
@@ -110,11 +108,9 @@ def inspect_story(
     *,
     num_words: Optional[int] = None,
 ) -> Inspection:
-    """Compute gates, attention and likelihood at each word of a story, with one model.
-
-    ``prompt`` is None for a language model. The story is truncated after ``num_words`` words, by
-    default the model's number of positions.
-    """
+    """Compute gates, attention and likelihood at each word of a story, with one model. ``prompt``
+    is None for a language model; the story is truncated to ``num_words`` words (default: the
+    model's positions)."""
     (model,) = models.models
     decoder = model.decoder
     if not isinstance(decoder, StoryDecoder):
@@ -158,10 +154,8 @@ def inspect_story(
 
 
 def _by_layer(trunk: Any, name: str, weights: Sequence[Tensor]) -> dict[int, np.ndarray]:
-    """Return the [heads, words, ...] weights of the first example by the index of the layer.
-
-    ``weights`` are the weights of the layers whose attribute ``name`` is not None, in order.
-    """
+    """Return the weights [heads, words, ...] of the first example by layer; ``weights`` are of the
+    layers whose attribute ``name`` is not None."""
     # the trace is a list without indices: layers without this attention add nothing to it
     layers = [i for i, layer in enumerate(trunk.layers) if getattr(layer, name) is not None]
     return {layer: to_array(x[0]) for layer, x in zip(layers, weights)}

@@ -162,10 +162,8 @@ class VideoInspection:
         device: Optional[str] = None,
         batch_size: Optional[int] = None,
     ) -> "VideoInspection":
-        """Build the inspection of one checkpoint's model on a split of a data folder.
-
-        ``features`` is the path of the feature store, by default ``features.h5`` in the folder.
-        """
+        """Build the inspection of one checkpoint's model on a split of a data folder; ``features``
+        is by default ``features.h5`` in the folder."""
         place = usable_device(device)  # first: a wrong name is found before a model is built
         (checkpoint,) = checkpoints
         trained = checkpoint.cfg.task
@@ -209,18 +207,14 @@ class VideoInspection:
     ) -> GateScores:
         """Compute each video's mean value of the forget gates: 0 blocks the video, 1 lets all pass.
 
-        Yu et al. 2021, section 5.4 and Figure 3: for each example, the mean of the gate F (equation
-        12) over the text's positions, without padding, and over the feature dimension. If the
-        decoder fuses video and text, the text is the summary. If the encoder does, as in multistage
-        fusion with forget gate (``mffg_*``), the text is the transcript. A model ``mffg_*`` has two
-        gates; the score is computed from the gate that limits what the transcript takes from the
-        video.
+        Yu et al. 2021, section 5.4 and Figure 3: the mean of the gate F (equation 12) over the
+        text's positions, without padding, and over the feature dimension. The text is the summary
+        if the decoder fuses video and text, the transcript if the encoder does (``mffg_*``, by the
+        gate that limits what the transcript takes from the video).
 
-        Args:
-            lines: Indices of lines of the split (default: the first line of each video).
-            summaries: Dict from video id to the text that the decoder reads in place of the
-                reference (default: the references).
-            on_batch: Function that is called after each batch with the batch's number of lines.
+        ``lines`` are indices of the split (default: the first line of each video); ``summaries``
+        are read in place of the references; ``on_batch`` is called with each batch's number of
+        lines.
         """
         if not self.gate_layers:
             raise UserError(
@@ -245,15 +239,10 @@ class VideoInspection:
     def frame_attention(
         self, lines: Sequence[int], *, summaries: Summaries = None
     ) -> Iterator[LineAttention]:
-        """Compute the attention of words to the frames of a video, line by line.
-
-        If the encoder fuses video and text, the attention of the transcript's words is computed; if
-        the decoder fuses them, the attention of the summary's words. In models with hierarchical
-        attention and in multistage fusion with forget gate (``mffg_*``), the words of the summary
-        attend, and the weights are those of the last layer that reads the video.
-
-        ``summaries`` maps video ids to the texts that the decoder reads in place of the references.
-        """
+        """Compute the attention of words to the frames of a video, line by line: of the
+        transcript's words if the encoder fuses video and text, else of the summary's. In models
+        with hierarchical attention and in ``mffg_*`` the summary's words attend, in the last layer
+        that reads the video."""
         # a generator: the maps of a whole split do not fit into memory
         for start in range(0, len(lines), self.batch_size):
             batch = list(lines[start : start + self.batch_size])
@@ -262,10 +251,7 @@ class VideoInspection:
                 yield self._line_attention(line, layers, row, summaries)
 
     def _summary(self, line: int, summaries: Summaries) -> list[str]:
-        """Return the tokens of the summary that the decoder reads for a line of the split.
-
-        Unknown words are returned as written, not as ``<unk>``.
-        """
+        """Return the tokens of the summary that the decoder reads, unknown words as written."""
         if summaries is None:
             return self._tokens(SUMMARY, line)
         key = self.dataset.visual_ids[line]
@@ -275,10 +261,7 @@ class VideoInspection:
         return [*tokens[: self.task.max_positions()[1] - 1], "</s>"]
 
     def _tokens(self, side: str, line: int) -> list[str]:
-        """Return the tokens of a line's text as the model reads them: truncated.
-
-        Unknown words are returned as written, not as ``<unk>``.
-        """
+        """Return the tokens of a line's text, truncated, unknown words as written."""
         lines = self.dataset.source if side == TRANSCRIPT else self.dataset.target
         tokens = [self.task.dictionary.symbols[index] for index in lines[line].tolist()]
         unknowns = self.unknowns[line]
@@ -296,10 +279,8 @@ class VideoInspection:
         return tokens
 
     def _indices(self, tokens: Sequence[str], line: int) -> Tensor:
-        """Return the indices of a line's tokens.
-
-        The line's ``unknowns`` get the indices of ``<unk-0>``, ``<unk-1>`` and so on.
-        """
+        """Return the indices of a line's tokens; its ``unknowns`` are ``<unk-0>``, ``<unk-1>``,
+        ..."""
         dictionary = self.task.dictionary
         if self.unknowns[line] is not None:
             tokens = index_with(tokens, dictionary.indices, self.unknowns[line])
@@ -308,12 +289,8 @@ class VideoInspection:
     def _trace(
         self, lines: list[int], summaries: Summaries, *, only_gates: bool
     ) -> tuple[list[TracedLayer], list[int]]:
-        """Run the model on a batch of lines, and record attention and gates.
-
-        Returns:
-            The record of each layer, and the row of each line in the batch, which the collater has
-            sorted by length.
-        """
+        """Run the model on a batch of lines; return the record of each layer's attention and gates,
+        and the row of each line in the batch, which the collater sorts by length."""
         tracer = self._tracer
         needs_decoder = tracer.has_decoder_fusions or (tracer.is_two_source and not only_gates)
         # gates of an encoder do not depend on the summary: the decoder is then not run

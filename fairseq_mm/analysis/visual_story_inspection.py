@@ -63,11 +63,9 @@ class VisualStoryInspection(NamedTuple):
         return [(place, self.similarities[place]) for place in places]
 
     def record(self, shape: Optional[tuple[int, int]] = None) -> dict[str, Any]:
-        """Return the JSON record of the story, with one entry per word.
-
-        If ``shape``, the rows and columns of the images' grids, is given, the record also has, for
-        each image, the positions most similar to the position whose similarities vary most.
-        """
+        """Return the JSON record of the story, with an entry per word and, with the ``shape`` of
+        the grids, the positions most similar to each image's position of the most varied
+        similarities."""
         weights = {"image_weights": self.image_weights, "slice_weights": self.slice_weights}
         words = [
             {

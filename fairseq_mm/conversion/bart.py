@@ -100,11 +100,8 @@ _FILLER = re.compile(r"madeupword\d+")
 
 
 def convert_bart(folder: str, output: str) -> ConvertedPretrained:
-    """Convert Hugging Face's BART to fairseq's format, and return a summary of the conversion.
-
-    ``folder`` has ``config.json``, ``model.safetensors`` or ``pytorch_model.bin``, and
-    ``vocab.json`` with ``merges.txt`` or ``tokenizer.json``.
-    """
+    """Convert Hugging Face's BART (``config.json``, weights, and ``vocab.json`` with ``merges.txt``
+    or ``tokenizer.json``) to fairseq's format; return a summary."""
     path = os.path.join(folder, "config.json")
     config = read_json(path)
     # the config is checked first: reading the weights of a large model takes a minute

@@ -85,11 +85,9 @@ class _PlainUnpickler(pickle.Unpickler):
 
 
 def read_plain_pickle(path: str, *, stand_ins: Collection[tuple[str, str]] = ()) -> Any:
-    """Read a pickle of containers, numbers and options without running code.
-
-    Objects of the classes ``stand_ins`` (module, name) are read as a Namespace. Byte strings of
-    Python 2 are decoded as Latin-1, see :func:`repaired_text`.
-    """
+    """Read a pickle of containers, numbers and options without running code. Objects of the classes
+    ``stand_ins`` (module, name) become a Namespace; byte strings of Python 2 are decoded as
+    Latin-1, see :func:`repaired_text`."""
     with file_errors(path, "is no pickle that can be read safely"), open(path, "rb") as file:
         return _PlainUnpickler(file, stand_ins).load()
 

@@ -20,13 +20,9 @@ from fairseq_mm.errors import file_errors
 
 
 def checkpoint_state(arguments: Sequence[str], weights: Mapping[str, Tensor]) -> dict[str, Any]:
-    """Build the content of a checkpoint from weights and arguments of fairseq-train.
-
-    The checkpoint can be used for generation, ``--restore-file`` and ``--finetune-from-model``.
-
-    ``arguments`` are data folder, ``--task``, ``--arch`` and the options that differ from their
-    defaults.
-    """
+    """Build the content of a checkpoint, for generation, ``--restore-file`` and
+    ``--finetune-from-model``, from weights and ``arguments`` of fairseq-train: data folder,
+    ``--task``, ``--arch`` and options that differ from their defaults."""
     parser = options.get_training_parser()
     args = options.parse_args_and_arch(parser, input_args=list(arguments))
     with warnings.catch_warnings():  # hydra warns of fairseq's way of calling it
@@ -38,11 +34,8 @@ def checkpoint_state(arguments: Sequence[str], weights: Mapping[str, Tensor]) ->
 
 def resolve_config(cfg: Any, path: str) -> dict[str, Any]:
     """Return a config, which ``path`` names in messages, as a dictionary without references.
-
-    References to other options are resolved. Functions of OmegaConf are not called: a checkpoint
-    from elsewhere could write an environment variable, ``${oc.env:HF_TOKEN}``, into a folder that
-    is shared.
-    """
+    Functions of OmegaConf are not called: a checkpoint from elsewhere could write an environment
+    variable, ``${oc.env:HF_TOKEN}``, into a folder that is shared."""
     functions = dict(BaseContainer._resolvers)
     BaseContainer._resolvers.clear()
     try:
@@ -88,11 +81,8 @@ def save_checkpoint(content: Mapping[str, Any], path: str) -> None:
 
 
 def complete_options(arch: str, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options ``given``, with the defaults of ``arch`` for all missing options.
-
-    ``arch`` must be an architecture of a fairseq model whose options are no dataclass, such as
-    ``bart_base``. No option is added if fairseq does not know ``arch``.
-    """
+    """Return the options ``given`` with the defaults of ``arch``, a model of fairseq whose options
+    are no dataclass, such as ``bart_base``; nothing is added for an unknown ``arch``."""
     namespace = Namespace(**given)
     # older versions of fairseq had fewer options; an unknown architecture has no defaults
     if arch in ARCH_CONFIG_REGISTRY:

@@ -12,14 +12,9 @@ from fairseq_mm.errors import UserError, file_errors
 def check_output(
     path: str, *, overwrite: Optional[bool] = None, reads: str = "", is_file: bool = False
 ) -> None:
-    """Check that an output may be written, before work that takes minutes.
-
-    Args:
-        overwrite: True if an existing file, or files in an existing folder, may be replaced; None
-            if the command has no option for it.
-        reads: Folder or file that is read: its folder must not be the output.
-        is_file: True if the output is a file; otherwise it is a folder.
-    """
+    """Check that a file (``is_file``) or folder may be written, before work that takes minutes: it
+    must be new, or replaceable (``overwrite``; None if the command has no such option), and not the
+    folder of ``reads``, the input."""
     parent = os.path.dirname(os.path.abspath(path))
     folder = reads if os.path.isdir(reads) else os.path.dirname(os.path.abspath(reads))
     is_right_kind = os.path.isfile(path) if is_file else os.path.isdir(path)
@@ -35,11 +30,8 @@ def check_output(
 
 @contextlib.contextmanager
 def output_folder(path: str) -> Iterator[str]:
-    """Yield a temporary folder, whose files are moved to the folder ``path`` at the end.
-
-    After an error, the temporary folder is removed. If the folder ``path`` exists, files of the
-    same name are replaced and other files are kept.
-    """
+    """Yield a temporary folder, whose files are moved to ``path`` at the end, where they replace
+    files of their names; after an error it is removed."""
     target = os.path.realpath(path)  # a link to a folder stays a link
     with file_errors(path, "cannot be written", OSError), partial_path(target) as partial:
         os.mkdir(partial)

@@ -92,11 +92,8 @@ _EMBEDDING = "decoder.embedding.weight"
 def read_released_visual_stories(
     path: str, state: Mapping[str, Any], vocabulary: Optional[str]
 ) -> ReleasedModel:
-    """Read a released model of visual stories, and rename its weights for this package.
-
-    ``path`` is ``encoder-N.pkl``, with ``decoder-N.pkl`` and, by default, the vocabulary
-    ``vocab.pkl`` in the same folder.
-    """
+    """Read ``encoder-N.pkl`` (``path``), with ``decoder-N.pkl`` and, by default, ``vocab.pkl`` in
+    its folder, and rename its weights for this package."""
     folder, name = os.path.split(path)
     decoder = os.path.join(folder, name.replace("encoder", "decoder"))
     vocabulary = vocabulary or os.path.join(folder, "vocab.pkl")

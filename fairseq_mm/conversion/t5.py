@@ -52,13 +52,11 @@ def to_fairseq_rows(weight: Tensor) -> Tensor:
 
 
 def t5_dictionary(pieces: bytes, num_rows: int, path: str, notes: list[str]) -> Dictionary:
-    """Build fairseq's dictionary for a T5.
+    """Build fairseq's dictionary for a T5 with ``num_rows`` rows of embeddings from its
+    sentencepiece model ``pieces``.
 
-    Tokens keep their names, so that ``--bpe sentencepiece`` finds them. A token whose name contains
-    white space or is already in the dictionary is renamed to ``<row_N>`` with the number N of its
-    row in the embedding; unused rows have such names, too.
-
-    ``pieces`` is the content of the sentencepiece model, ``num_rows`` the rows of the embedding.
+    Tokens keep their names, so that ``--bpe sentencepiece`` finds them; names with white space or
+    in use, and unused rows, become ``<row_N>`` by the number of the row.
     """
     import sentencepiece
 
@@ -124,11 +122,8 @@ _PROJECTIONS = {"query_proj": "q", "key_proj": "k", "value_proj": "v", "output_p
 
 
 def convert_t5(folder: str, output: str) -> ConvertedPretrained:
-    """Convert Hugging Face's T5 to ``--arch t5``, and return a summary of the conversion.
-
-    ``folder`` has ``config.json``, ``model.safetensors`` or ``pytorch_model.bin``, and
-    ``spiece.model``.
-    """
+    """Convert Hugging Face's T5 (``config.json``, weights, ``spiece.model``) to ``--arch t5``;
+    return a summary."""
     path = os.path.join(folder, "config.json")
     config = read_json(path)
     read_options(config, path, _ROWS)

@@ -52,19 +52,9 @@ _LANGUAGE = re.compile(r"[A-Za-z0-9_-]{1,50}")
 def export_checkpoint(
     checkpoint: Checkpoint, output: str, *, scores: Optional[Sequence[Mapping[str, Any]]] = None
 ) -> int:
-    """Write a checkpoint as a model folder: safetensors, JSON, dictionaries and a model card.
-
-    The model is built before anything is written, so that every exported folder can be used.
-
-    Args:
-        checkpoint: Checkpoint, or another model folder. Checkpoints of fairseq's own models record
-            no dictionary and must have been opened with the data folder of the training.
-        output: Folder to write, which must be new or empty.
-        scores: Scores for the model card, see :func:`.read_scores`.
-
-    Returns:
-        Number of weights.
-    """
+    """Write a checkpoint, or another model folder, as a model folder (safetensors, JSON,
+    dictionaries, model card with ``scores``), which is new or empty; return the number of weights.
+    The model is built first, so that every exported folder can be used."""
     check_output(output)
     # before the build, which changes the options of pretrained parts
     options = _plain_options(checkpoint)
@@ -153,11 +143,8 @@ def _write_vocabulary(checkpoint: Checkpoint, folder: str) -> None:
 
 
 def write_checkpoint(path: str, output: str) -> int:
-    """Convert a model folder to a checkpoint file, for fairseq's ``--finetune-from-model``.
-
-    ``path`` is the path of the folder, or of its ``model.safetensors``; ``output`` must be a new
-    file. Return the number of updates of the model's training.
-    """
+    """Convert a model folder to a new checkpoint file, for fairseq's ``--finetune-from-model``;
+    return the number of updates of the model's training."""
     if not is_model_folder(path):
         raise UserError(f"{path}: is a checkpoint already; --to-checkpoint is for model folders.")
     check_output(output, is_file=True)
@@ -181,11 +168,8 @@ def _save(
 
 
 def write_average(checkpoints: Sequence[Checkpoint], output: str) -> None:
-    """Write a checkpoint with the mean of each floating-point tensor, computed in float32.
-
-    Tensors of integers, such as the numbers of batches that batch normalisation has seen, and the
-    options are the first checkpoint's. ``output`` must be a new file.
-    """
+    """Write a new checkpoint with the mean of each floating-point tensor, computed in float32.
+    Tensors of integers, such as counts of batch normalisation, and options are the first one's."""
     check_output(output, is_file=True)
     first, *others = checkpoints
     for other in others:
@@ -213,18 +197,9 @@ def _get_shapes(weights: Mapping[str, Any]) -> dict[str, torch.Size]:
 
 
 def separate_network(checkpoint: Checkpoint, output: str) -> str:
-    """Write a folder with the model's checkpoint and the weights of its image network.
-
-    The network's weights are a file for ``fairseq-mm extract --weights``. The new checkpoint
-    records its SHA-256, so that the model accepts only features of the trained network.
-
-    Args:
-        checkpoint: Checkpoint of a training with ``--photos``.
-        output: Folder to write, which must be new or empty.
-
-    Returns:
-        Name of the network, and without ``.pt`` of its extractor.
-    """
+    """Write a new folder with the checkpoint of a model that was trained with ``--photos``, and the
+    weights of its image network for ``fairseq-mm extract --weights``; return the network's file.
+    The checkpoint records its SHA-256, and accepts only features of the trained network."""
     if not has_network(checkpoint.weights):
         raise UserError(
             f"{checkpoint.path}: must contain an image network (trained with --photos) to be "

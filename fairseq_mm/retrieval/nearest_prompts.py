@@ -31,11 +31,8 @@ class NearPrompt(NamedTuple):
 
 
 def prompt_words(prompt: str) -> list[str]:
-    """Return the lower-cased white-space tokens of a prompt, without the tags that it begins with.
-
-    A tag is one token between separate brackets, ``[ WP ]``. If a prompt has only tags, the tags
-    are returned.
-    """
+    """Return the lower-cased words of a prompt without the tags, ``[ WP ]``, that it begins with;
+    the tags if there is nothing else."""
     tag = _TAG.match(prompt)
     rest = prompt[tag.end() :] if tag else prompt
     return (rest if rest.strip() else prompt).lower().split()
@@ -78,12 +75,8 @@ class NearestPrompts:
         leave_out_same: bool = False,
         progress: Optional[Callable[[int], object]] = None,
     ) -> list[list[NearPrompt]]:
-        """Return the k nearest training prompts of each query, nearest first.
-
-        Training prompts that share no word with the query are never returned, so a query may have
-        fewer than k results. ``leave_out_same`` leaves out training prompts with the same words as
-        the query. ``progress`` is called with 1 after each query.
-        """
+        """Return the k nearest training prompts of each query, nearest first; fewer if no more
+        share a word with it. ``leave_out_same`` leaves out training prompts with the same words."""
         results = []
         for prompt in prompts:
             words = prompt_words(prompt)

@@ -32,11 +32,8 @@ LogProbs = Callable[[Sequence[Tensor], Tensor], Tensor]
 def encode_text(
     dictionary: Any, words: Sequence[str], num_words: Optional[int] = None
 ) -> list[int]:
-    """Return the token indices of a text, with the end token.
-
-    A text of more than ``num_words`` words (None: unlimited) is truncated, and then has no end
-    token, because the text does not end there.
-    """
+    """Return the token indices of a text, with the end token unless the text is truncated after
+    ``num_words`` words (None: unlimited)."""
     tokens = [dictionary.index(word) for word in words]
     if num_words is not None and len(tokens) > num_words:
         return tokens[:num_words]
@@ -131,13 +128,11 @@ class TextLikelihood:
     def batches(
         self, pairs: Sequence[Pair], *, log_probs_of: Optional[LogProbs] = None
     ) -> Iterator[tuple[list[int], list[Tensor]]]:
-        """Score the texts of pairs, batch by batch.
+        """Score the texts of pairs, batch by batch: yield the indices of a batch's pairs and, for
+        each, log P of its tokens, [tokens] float32 on the CPU.
 
-        Yields, for each batch, the indices of its pairs in ``pairs``, and for each of these pairs
-        log P of the text's tokens, [tokens] float32 on the CPU. Every pair is in exactly one batch.
-
-        ``log_probs_of`` computes log P [N] of N tokens from a list of the hidden states [N, E] of
-        each model, and the tokens' indices [N]; by default, probabilities are averaged over models.
+        ``log_probs_of`` computes log P [N] of N tokens from the hidden states [N, E] of each model
+        and the tokens' indices [N]; by default, probabilities are averaged over models.
         """
         read = lru_cache(16)(self.read)
         for batch in self._split_batches(pairs):
