@@ -20,7 +20,7 @@ import sys
 import textwrap
 import warnings
 from collections.abc import Sequence
-from typing import Any, NoReturn, Optional
+from typing import Any, Callable, NoReturn, Optional
 
 from fairseq_mm import __version__
 from fairseq_mm.cli import arguments, run_set_up
@@ -353,7 +353,8 @@ def _run(argv: list[str]) -> int:
     name_kind = getattr(module, "name_kind", list)
     args = parser.parse_args(name_kind(argv[1:]))
     args.prog = parser.prog
-    try:
+
+    def run() -> Optional[int]:
         arguments.check_names(args)
         arguments.check_inputs_are_kept(args)
         if getattr(args, "user_dir", None) is not None:
@@ -367,31 +368,34 @@ def _run(argv: list[str]) -> int:
         # a missing package is reported before the texts are generated
         if getattr(args, "html", None):
             import_extra("jinja2", extra="report", purpose="an HTML page")
-        status = module.run(args) or 0
+        return module.run(args)
+
+    return exit_status(parser.prog, run)
+
+
+def exit_status(prog: str, run: Callable[[], Optional[int]]) -> int:
+    """Run a program and return its exit status; errors of the user or of the disk are one line."""
+    try:
+        status = run() or 0
         # flushed here, so that a full disk is reported below; None if it was closed (`>&-`)
         if sys.stdout is not None:
             sys.stdout.flush()
         return status
     except UserError as error:
-        print(f"fairseq-mm {chosen}: {error}", file=sys.stderr)
-        return EXIT_STATUS
-    except BrokenPipeError:
-        # the reader of the pipe has ended, as in `fairseq-mm store ... | head`
-        _drop_output()
-        return 0
+        message = str(error)
     except OSError as error:
-        if error.filename is None and error.errno not in DISK_ERRORS:
+        # the reader of the pipe may have ended, as in `fairseq-mm store ... | head`
+        is_broken = isinstance(error, BrokenPipeError)
+        if error.filename is None and error.errno not in DISK_ERRORS and not is_broken:
             raise
-        _drop_output()
-        where = error.filename or "the output"
-        print(f"fairseq-mm {chosen}: {where}: {error.strerror}.", file=sys.stderr)
-        return EXIT_STATUS
-
-
-def _drop_output() -> None:
-    """Discard buffered output that could not be written; Python would try again when it exits."""
-    if sys.stdout is not None:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        # discard output that could not be written: Python would try again when it exits
+        if sys.stdout is not None:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        if is_broken:
+            return 0
+        message = f"{error.filename or 'the output'}: {error.strerror}."
+    print(f"{prog}: {message}", file=sys.stderr)
+    return EXIT_STATUS
 
 
 if __name__ == "__main__":

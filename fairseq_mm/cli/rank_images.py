@@ -182,7 +182,9 @@ def _rank_by_likelihood(
             SENTENCES: Retrieval(split.images, by_sentence, counts, best_sentences),
         }
         if args.shortlist:
-            allowed = ranking.nearest_images(split.mean_features(), args.shortlist)
+            places = range(len(split.images))
+            means = np.stack([split.rows(place).mean(0, dtype=np.float32) for place in places])
+            allowed = ranking.nearest_images(means, args.shortlist)
             listed = ranking.rank_sentences(*normalised, allowed)
             retrievals[SHORTLIST] = Retrieval(split.images, listed, counts)
     return retrievals, settings

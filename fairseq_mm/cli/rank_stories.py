@@ -67,7 +67,10 @@ def rank_stories(args: argparse.Namespace, checkpoints: Sequence[Checkpoint]) ->
             ranking = texts.rank(scores, columns.true, distractors, seed=args.seed)
         sizes = {"stories": len(lines), texts.noun: len(columns.texts)}
         report = {
-            **{name: _to_json(value) for name, value in ranking._asdict().items()},
+            **{
+                name: value._asdict() if isinstance(value, condition_ranking.Figure) else value
+                for name, value in ranking._asdict().items()
+            },
             **sizes,
             "stories_available": len(texts.texts),
             "candidates": args.candidates,
@@ -116,12 +119,6 @@ def _settings(texts: StoryTexts) -> dict[str, Any]:
     return {**hashes, "texts": hashlib.sha256(content.encode()).hexdigest()[:12]}
 
 
-def _to_json(value: Any) -> Any:
-    if isinstance(value, condition_ranking.Figure):
-        return value._asdict()
-    return value.tolist() if isinstance(value, np.ndarray) else value
-
-
 def _score(
     file: PairScores, pairs: np.ndarray, texts: StoryTexts, lines: Sequence[int], columns: Columns
 ) -> np.ndarray:
@@ -147,7 +144,9 @@ def _score(
             file.append(zip((missing[i] for i in batch), sums))
             progress.update(len(batch))
     values = [file.scores[key] for key in keys]
-    return condition_ranking.score_matrix(pairs, values, len(lines), len(columns.texts))
+    scores = np.full((len(lines), len(columns.texts)), np.nan)
+    scores[pairs[:, 0], pairs[:, 1]] = values
+    return scores
 
 
 def _print(report: Mapping[str, Any], noun: str) -> None:

@@ -5,8 +5,7 @@ import logging
 import sys
 from typing import Callable, Optional
 
-from fairseq_mm.cli.main import DISK_ERRORS, Parser
-from fairseq_mm.errors import EXIT_STATUS, UserError
+from fairseq_mm.cli.main import Parser, exit_status
 
 
 def run_script(
@@ -23,16 +22,7 @@ def run_script(
     # importing fairseq sets the root logger to INFO, and every library would report its work
     logging.getLogger().setLevel(logging.WARNING)
     try:
-        return run(args)
-    except UserError as error:
-        print(f"{parser.prog}: {error}", file=sys.stderr)
-        return EXIT_STATUS
+        return exit_status(parser.prog, lambda: run(args))
     except KeyboardInterrupt:
         print(f"{parser.prog}: interrupted", file=sys.stderr)
         return 130  # as a shell reports SIGINT
-    except OSError as error:
-        if error.filename is None and error.errno not in DISK_ERRORS:
-            raise
-        where = error.filename or "the output"
-        print(f"{parser.prog}: {where}: {error.strerror}.", file=sys.stderr)
-        return EXIT_STATUS

@@ -9,13 +9,13 @@ caller scores only the necessary pairs of story and condition:
     columns = condition_columns(prompts)                   # equal texts share a column
     distractors = draw_distractors(columns.true, len(columns.texts), draws=20, seed=1)
     pairs = needed_pairs(columns.true, distractors)        # score these
-    scores = score_matrix(pairs, log_likelihoods, len(columns.true), len(columns.texts))
+    scores = ...  # [stories, columns], NaN for other pairs
     result = rank_prompts(scores, columns.true, distractors)
 
 Log-likelihoods are sums over a story's tokens; only those of the same story are compared.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from typing import NamedTuple, Optional
 
 import numpy as np
@@ -59,7 +59,7 @@ class PromptRanking(NamedTuple):
     # the share. A tie of the own prompt with other prompts counts like a guess among them. The
     # confidence interval is computed by resampling both stories and draws
     accuracy: Figure
-    per_draw: np.ndarray  # ``[draws]`` share of each draw
+    per_draw: list[float]  # share of each draw
     stories: int  # number of stories
     # share of comparisons in which the own prompt and another prompt tie as the likeliest
     ties: float
@@ -126,18 +126,6 @@ def needed_pairs(true: np.ndarray, distractors: np.ndarray) -> np.ndarray:
     return np.stack(np.divmod(numbers, width), axis=1)
 
 
-def score_matrix(
-    pairs: np.ndarray, values: Sequence[float], num_stories: int, num_columns: int
-) -> np.ndarray:
-    """Build the matrix of scores ``[stories, columns]``: ``values`` at ``pairs``, NaN elsewhere.
-
-    ``pairs`` ``[pairs, 2]`` are indices of stories and columns, see :func:`needed_pairs`.
-    """
-    scores = np.full((num_stories, num_columns), np.nan)
-    scores[pairs[:, 0], pairs[:, 1]] = values
-    return scores
-
-
 def _gather_scores(
     scores: np.ndarray, true: np.ndarray, distractors: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
@@ -192,7 +180,7 @@ def rank_prompts(
         chance=1 / (K + 1),
     )
     ties = float(((credit > 0) & (credit < 1)).mean())
-    return PromptRanking(accuracy, credit.mean(axis=1), stories, ties)
+    return PromptRanking(accuracy, credit.mean(axis=1).tolist(), stories, ties)
 
 
 def candidate_ranks(

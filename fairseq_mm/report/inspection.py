@@ -17,9 +17,8 @@ from fairseq_mm.report.visual_story_sections import (
     StoryRow,
     Strip,
     arrows_section,
-    images_section,
+    attention_section,
     seen_box,
-    slices_section,
     stories_section,
     story_section,
 )
@@ -69,10 +68,10 @@ def make_visual_story_section(
     if story.image_weights is not None:
         mask = story.image_padding_mask.tolist()
         attention = _split_by_sentence(texts, story, story.image_weights)
-        parts.append(images_section(attention, images, image_padding_mask=mask))
+        parts.append(attention_section(attention, images, image_padding_mask=mask))
     if story.slice_weights is not None:
         attention = _split_by_sentence(texts, story, story.slice_weights)
-        parts.append(slices_section(attention, images))
+        parts.append(attention_section(attention, images))
     if shape is not None:
         parts.append(arrows_section(_draw_grids(story, images, names, shape, identity)))
     return story_section(title, images, parts)

@@ -64,44 +64,27 @@ class SentenceAttention(NamedTuple):
     weights: np.ndarray
 
 
-def images_section(
+def attention_section(
     sentences: Sequence[SentenceAttention],
     images: Sequence[Optional[EmbeddedImage]],
     *,
-    image_padding_mask: Sequence[bool],
+    image_padding_mask: Optional[Sequence[bool]] = None,
 ) -> Section:
-    """Return a page section with each word's attention to the images, one sentence per image;
-    ``image_padding_mask`` is True for images that were missing in the model's input."""
+    """Return a page section with each word's attention to the images, of which the mask marks those
+    that the model's input lacked; without the mask, to the slices of its image's vector."""
+    heading = "Attention to the images"
     note = (
         "Per cent of a word's attention that an image gets, where the word is written (mean over "
         "heads, last layer). A blue frame marks the image of the sentence, dotted "
         "underlines words that are not in the dictionary."
     )
-    heading = "Attention to the images"
-    return _attention(heading, sentences, images, note, image_padding_mask=image_padding_mask)
-
-
-def slices_section(
-    sentences: Sequence[SentenceAttention], images: Sequence[Optional[EmbeddedImage]]
-) -> Section:
-    """Return a page section with each word's attention to the slices of its image's vector."""
-    note = (
-        "Per cent of a word's attention that a slice of its image's vector gets. The first word of "
-        "a sentence attends to all alike; dotted underlines mark words that are not in the "
-        "dictionary."
-    )
-    heading = "Attention to the slices of an image's vector"
-    return _attention(heading, sentences, images, note)
-
-
-def _attention(
-    heading: str,
-    sentences: Sequence[SentenceAttention],
-    images: Sequence[Optional[EmbeddedImage]],
-    note: str,
-    *,
-    image_padding_mask: Optional[Sequence[bool]] = None,
-) -> Section:
+    if image_padding_mask is None:
+        heading = "Attention to the slices of an image's vector"
+        note = (
+            "Per cent of a word's attention that a slice of its image's vector gets. The first "
+            "word of a sentence attends to all alike; dotted underlines mark words that are not in "
+            "the dictionary."
+        )
     return section(
         heading,
         "image_attention.html",

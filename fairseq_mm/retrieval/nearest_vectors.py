@@ -137,13 +137,6 @@ def shifted_vector(
     return (total / length).astype(np.float32)
 
 
-def distances_to_mean(vectors: np.ndarray) -> np.ndarray:
-    """Return the Euclidean distances ``[N]`` (float64) of ``[N, K]`` vectors to their mean."""
-    # float32 differences of nearly equal vectors would have few digits left
-    wide = vectors.astype(np.float64)
-    return np.linalg.norm(wide - wide.mean(0), axis=1)
-
-
 def retrieve_shifted(
     store: VectorStore,
     query: Any,
@@ -166,7 +159,9 @@ def retrieve_shifted(
     # sorting fewer items than are returned would leave the rest without a place
     if resort < top or not items:
         return [Retrieved(*item, None, rank) for rank, item in enumerate(items, 1)]
-    distances = distances_to_mean(store[[key for key, _ in items]])
+    # float32 differences of nearly equal vectors would have few digits left
+    wide = store[[key for key, _ in items]].astype(np.float64)
+    distances = np.linalg.norm(wide - wide.mean(0), axis=1)
     return [
         Retrieved(*items[int(i)], float(distances[i]), int(i) + 1)
         for i in np.argsort(distances, kind="stable")[:top]

@@ -154,12 +154,6 @@ class SplitToRank:
         """Return features [B, N, D] and padding mask [B, N] of images ``start`` to ``end - 1``."""
         return pad_features([self.rows(place) for place in range(start, end)])
 
-    def mean_features(self) -> np.ndarray:
-        """Return the mean features over the regions of each image of the split, ``[images, D]``."""
-        return np.stack(
-            [self.rows(place).mean(0, dtype=np.float32) for place in range(len(self.images))]
-        )
-
     def identity(self) -> dict[str, Any]:
         """Return digests of sentences and images, and the number of sampled images."""
         # with their lengths, so that no two lists of sentences have the same digits

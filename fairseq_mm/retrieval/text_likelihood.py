@@ -182,14 +182,23 @@ class TextLikelihood:
                     self._extract_features(model, sample["net_input"], pairs)[mask]
                     for model in self.models
                 ]
-                log_probs = (log_probs_of or self._log_probs)(features, target)
-            else:
-                log_probs = mean_log_probs(
-                    [
-                        self._forward(model, sample)[mask].gather(1, target.unsqueeze(1)).squeeze(1)
-                        for model in self.models
+                if log_probs_of is not None:
+                    log_probs = log_probs_of(features, target)
+                else:
+                    of_models = [
+                        word_log_probs(model.decoder, hidden, target, chunk_bytes=self.chunk_bytes)
+                        for model, hidden in zip(self.models, features)
                     ]
-                )
+                    log_probs = mean_log_probs(of_models)
+            else:
+                of_models = []
+                for model in self.models:
+                    logits, *others = model(**sample["net_input"])
+                    all_log_probs = model.get_normalized_probs(  # [B, T, V]
+                        (logits.float(), *others), log_probs=True, sample=sample
+                    )
+                    of_models.append(all_log_probs[mask].gather(1, target.unsqueeze(1)).squeeze(1))
+                log_probs = mean_log_probs(of_models)
         check_finite(log_probs, "a word")
         return list(log_probs.cpu().split(lengths))
 
@@ -209,17 +218,3 @@ class TextLikelihood:
             rows = torch.tensor(order, device=self.device)
             encoder_out = model.encoder.reorder_encoder_out(encoder_out, rows)
         return model.decoder.extract_features(previous, encoder_out)[0]
-
-    @staticmethod
-    def _forward(model: Any, sample: dict[str, Any]) -> Tensor:
-        """Return log P of all words [B, T, V]."""
-        logits, *others = model(**sample["net_input"])
-        return model.get_normalized_probs((logits.float(), *others), log_probs=True, sample=sample)
-
-    def _log_probs(self, features: Sequence[Tensor], target: Tensor) -> Tensor:
-        return mean_log_probs(
-            [
-                word_log_probs(model.decoder, hidden, target, chunk_bytes=self.chunk_bytes)
-                for model, hidden in zip(self.models, features)
-            ]
-        )

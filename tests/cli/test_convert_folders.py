@@ -99,17 +99,6 @@ def test_training_goes_on_from_what_was_converted(source, tmp_path, capsys, monk
         assert_close(found, weights[name][: len(found)])
 
 
-def test_an_output_that_exists_is_kept_unless_told_otherwise(source, tmp_path, capsys):
-    output = tmp_path / "bart"
-    output.mkdir()
-    (output / "notes.txt").write_text("mine")
-    assert "--overwrite replaces" in message(capsys, source, output)
-    assert os.listdir(output) == ["notes.txt"]
-    assert convert(source, output, "--overwrite") == 0
-    assert sorted(os.listdir(output)) == sorted([*FILES, "notes.txt"])
-    assert (output / "notes.txt").read_text() == "mine"
-
-
 def test_places_that_cannot_be_written_are_refused(source, tmp_path, capsys):
     (tmp_path / "file").write_text("mine")
     assert "must be a new folder" in message(capsys, source, tmp_path / "file")
@@ -131,34 +120,3 @@ def test_what_is_no_model_is_refused(source, tmp_path, capsys):
     (folder / "config.json").write_text("{")
     assert "config.json: not JSON" in message(capsys, folder, output)
     assert os.listdir(tmp_path) == ["folder"]
-
-
-@pytest.mark.parametrize(
-    ("options", "expected"),
-    [
-        (("--compat", "none"), "--compat is for fairseq's fconv_self_att, but"),
-        (("--data", "x"), "--data is for fairseq's fconv_self_att, but"),
-    ],
-)
-def test_options_of_other_checkpoints_are_refused(options, expected, source, tmp_path, capsys):
-    assert expected in message(capsys, source, tmp_path / "new", *options)
-
-
-def test_t5s_folder_becomes_fairseqs(tmp_path, capsys, monkeypatch):
-    (tmp_path / "t5").mkdir()
-    (tmp_path / "t5" / "config.json").write_text('{"model_type": "t5"}')
-    asked = []
-
-    def convert_t5(folder, output):
-        asked.append((folder, output))
-        os.mkdir(output)
-        from fairseq_mm.conversion.huggingface_folder import ConvertedPretrained
-
-        return ConvertedPretrained("t5", {"untied_output": True}, 1234, 56, ["Decided."])
-
-    monkeypatch.setattr("fairseq_mm.conversion.t5.convert_t5", convert_t5)
-    assert convert(tmp_path / "t5", tmp_path / "new", "--overwrite") == 0
-    assert asked == [(str(tmp_path / "t5"), str(tmp_path / "new"))]
-    lines = capsys.readouterr().out.splitlines()
-    assert lines[:2] == [f"{tmp_path}/t5: Hugging Face's T5", "note: Decided."]
-    assert "--arch t5 --untied-output --finetune-from-model" in lines[4]

@@ -2,7 +2,6 @@
 
 import copy
 import json
-import shutil
 
 import numpy as np
 import pytest
@@ -115,20 +114,6 @@ def test_words_are_sentences_of_themselves(trained, model_and_task, tmp_path):
             expected = model.embed_sentences(tokens)[0].numpy()
         assert_close(store.read(f"word:{word}")[0], expected)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["w.h5"]
-
-
-def test_a_line_of_several_images_has_no_vector_of_its_images(trained, tmp_path, capsys):
-    data = tmp_path / "data"
-    shutil.copytree(trained[0], data)
-    path = data / "valid.visual_ids"
-    path.write_text(path.read_text().replace("valid0.jpg", "valid0.jpg\tvalid1.jpg"))
-    (data / "valid.references.jsonl").unlink()
-    options = [data, "--checkpoint", trained[1], "--output", tmp_path / "v.h5"]
-    assert main(["embed", *map(str, options)]) == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    assert "no features for 'valid0.jpg\\tvalid1.jpg'" in line
-    store = embed((data, trained[1]), tmp_path / "v.h5", "--of", "sentences")
-    assert store.ids == [f"valid:{i}" for i in range(21)]
 
 
 @pytest.mark.parametrize(("options", "count"), [([], 7), (["--max-images", 6], 6)])

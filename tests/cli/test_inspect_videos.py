@@ -113,17 +113,6 @@ def test_gates_of_a_whole_split_as_entries_figures_and_page(inspect, folder, tmp
     assert "wrote " in err
 
 
-def test_gates_of_some_lines_go_to_stdout_by_themselves(folder, capsys):
-    named = ("--data", folder / "data", "--checkpoint", folder / "decoder.pt")
-    command = ["inspect", *named, "--gates", "--lines", "3,1", "--device", "cpu"]
-    assert main([*map(str, command)]) == 0
-    entries = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    assert [entry["item"] for entry in entries] == [3, 1]
-    found = library(folder, "decoder.pt").gate_scores([3, 1])
-    assert_close([entry["score"] for entry in entries], found.scores)
-    assert "hypothesis" not in entries[0]
-
-
 def test_words_of_the_transcript_or_of_the_summary_attend_to_frames(inspect, folder, tmp_path):
     texts = generated(tmp_path / "generate.txt")
     (found,) = library(folder).frame_attention([4])
@@ -194,18 +183,12 @@ def test_a_page_shows_lines_with_their_seconds_and_images(inspect, folder, tmp_p
         ([], {"model": "t5.pt"}, r"t5.pt: reads no video \(--arch t5_tiny\): there is nothing"),
         (["--gates"], {"model": "ha.pt"}, r"ha.pt: has no forget gate: VG-BART and VG-T5"),
         (["--json", "x.json"], {}, r"--json: needs --gates beside it"),
-        (["--videos", "."], {}, r"--videos: needs --html beside it"),
         (
             ["--gates", "--layers"],
             {},
             r"--layers and --gates: leave one of the two out: scores of gates",
         ),
         ([], {"source": ["a prompt"]}, r"a prompt: must be a data folder for a model of videos"),
-        (
-            ["--json", "same", "--html", "same", "--gates"],
-            {},
-            r"--json and --html name one file",
-        ),
         (["--features", "no.h5"], {}, r"no.h5: is no feature store .*No such file"),
     ],
 )

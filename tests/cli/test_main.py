@@ -74,7 +74,6 @@ def test_what_is_gone_says_what_to_use(capsys, monkeypatch, name):
             ["report", "--data", "d", "--output", "o", "--hypotheses", ""],
             "--hypotheses must be a p",
         ),
-        (["index", ""], "index: FOLDER must be a path, but is empty ("),
         (["store", "info", ""], "store info: PATH must be a path, but is empty ("),
         (["tell", "--preset", "gredy"], "; did you mean greedy?"),
         (
@@ -113,8 +112,7 @@ def test_the_package_runs_as_a_module(tmp_path):
 @pytest.mark.parametrize(
     "command",
     [
-        *("caption a.jpg --checkpoint {}", "generate a.jsonl --checkpoint {}", "rank d --split v"),
-        *("inspect d --checkpoint {}", "perplexity d --checkpoint {}", "summarize --checkpoint {}"),
+        *("caption a.jpg --checkpoint {}", "rank d --split v", "inspect d --checkpoint {}"),
         *("tell --prompts-only 3 --prompt-model {}", "tell d --split v --compare a={}"),
         "embed d --of images --output v.h5 --checkpoint {}",
     ],

@@ -130,16 +130,6 @@ def test_parts_join_to_the_whole(perplexity, trained):
     assert "ends:left-out|unk:counted" in parts["without_ends"]["signature"]
 
 
-def test_an_ensemble_is_better_than_the_mean_of_its_members(perplexity):
-    singles = [
-        perplexity(name)[1]["perplexities"]["all"]["perplexity"] for name in ("story", "other")
-    ]
-    _, result, _, _ = perplexity("story:other")
-    joined = result["perplexities"]["all"]
-    assert math.log(joined["perplexity"]) < sum(map(math.log, singles)) / 2
-    assert "models:2" in joined["signature"]
-
-
 @pytest.mark.parametrize("name", ["story", "story:other"])
 def test_no_other_temperature_is_better(perplexity, trained, name, monkeypatch):
     _, plain, _, _ = perplexity(name)

@@ -1,6 +1,5 @@
 """`fairseq-mm rank` on toy data: figures against the model itself, resuming, messages."""
 
-import csv
 import json
 import re
 
@@ -118,19 +117,6 @@ def test_figures_are_those_of_the_models_own_probabilities(rank, trained, tmp_pa
     assert "log_probs.npy [21, 7]" in err
 
 
-def test_curves_stand_in_a_table_and_a_drawing(rank, tmp_path):
-    _, result, _, _ = rank("--shortlist", 3)
-    with open(tmp_path / "out/recall_curve.csv") as file:
-        rows = list(csv.reader(file))
-    tasks = ["image_retrieval", "sentence_retrieval", "sentence_retrieval_shortlist"]
-    assert rows[0] == ["percentage", *tasks]
-    assert rows[-1] == ["100"] * 4
-    assert [float(row[1]) for row in rows[1:]] == pytest.approx(
-        result["curves"]["image_retrieval"], rel=1e-5
-    )
-    assert (tmp_path / "out/recall_curve.svg").read_text().startswith("<svg")
-
-
 def test_perplexity_is_divided_by_that_under_the_mean_training_image(rank, trained, tmp_path):
     """Kiros et al. 2014b, as section 5 of the paper has it."""
     status, result, _, _ = rank("--marginal", "mean_image", "--top", 2)
@@ -202,15 +188,6 @@ def test_a_killed_run_continues_and_gives_the_same(rank, tmp_path, monkeypatch):
     assert_close(
         np.load(tmp_path / "out/log_probs.npy"), np.load(tmp_path / "straight/log_probs.npy")
     )
-
-
-def test_finished_scores_are_not_computed_again(rank, monkeypatch):
-    _, first, _, _ = rank()
-    monkeypatch.setattr(ranking, "check_finite", None)
-    status, again, _, _ = rank("--shortlist", 2)
-    assert status == 0
-    assert again["results"]["image_retrieval"] == first["results"]["image_retrieval"]
-    assert again["results"]["sentence_retrieval_shortlist"]["candidates"] == 6
 
 
 def test_the_best_of_each_query_are_written(rank, trained, tmp_path):

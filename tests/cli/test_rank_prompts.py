@@ -67,7 +67,7 @@ def test_figures_are_those_of_the_models_own_probabilities(rank, trained, tmp_pa
     distractors = condition_ranking.draw_distractors(true, 13, draws=4, seed=6)
     expected = condition_ranking.rank_prompts(scores, true, distractors, seed=6)
     assert result["accuracy"]["value"] == expected.accuracy.value
-    assert result["per_draw"] == expected.per_draw.tolist()
+    assert result["per_draw"] == expected.per_draw
     assert result["accuracy"]["interval"] == list(expected.accuracy.interval)
     assert result["accuracy"]["chance"] == 0.1
     assert result["scores_of"]["words"] == 61

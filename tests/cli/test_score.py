@@ -221,16 +221,6 @@ def test_items_scores_are_written_ordered_by_id(score, write, tmp_path):
         assert {"cider", "rouge_l", "hypothesis"} <= set(item)
 
 
-def test_signature_names_what_decides_the_number(score, write):
-    _, result, _, _ = score(write("t.jsonl", jsonl(TEXTS)))
-    signs = {entry["metric"]: entry["signature"] for entry in result["scores"]}
-    assert signs["bleu4"].startswith(
-        "bleu4|refs:2|tok:ptb|case:lc|punct:no|length:closest|smooth:none|version:fairseq_mm-"
-    )
-    assert "df:these-3-items" in signs["cider"]
-    assert "training:2-texts" in signs["novelty"]
-
-
 def test_single_figures_can_be_asked_for(score, write):
     path = write("t.jsonl", jsonl(TEXTS))
     status, result, out, _ = score(path, "--metrics", "length, bleu4,bleu2 ,cider")
@@ -279,13 +269,6 @@ def test_m_rnn_preset_keeps_punctuation_and_reports_perplexities(score, write):
     assert max(map(len, out.splitlines())) <= 80
     _, _, out, _ = score(path, "--preset", "m_rnn", "--signatures")
     assert "\nbleu1|refs:2|tok:m_rnn|case:lc|punct:yes|" in out
-
-
-def test_perplexity_alone_needs_no_texts(score, write):
-    path = write("scored.txt", "P-0\t-2.0 -4.0\n")
-    status, result, _, _ = score("--reference-scores", path, folder=False)
-    assert status == 0
-    assert figures(result) == {"perplexity": 8.0, "perplexity_sentence": 8.0}
 
 
 def test_intervals_are_the_same_for_the_same_seed_and_hold_the_figure(score, write):

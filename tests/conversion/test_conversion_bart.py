@@ -225,8 +225,6 @@ def assert_refused(folder, match, **options):
     ("config", "match"),
     [
         ({"normalize_before": True}, "`normalize_before` must be false, but is true"),
-        ({"decoder_start_token_id": 0}, "`decoder_start_token_id` must be 2, but is 0"),
-        ({"d_model": "16"}, '`d_model` must be a number, but is "16"'),
         ({"activation_function": "swish"}, '"gelu_new", but is "swish"'),
         ({"encoder_layers": 3}, "it lacks encoder.layers.2.self_attn.q_proj.weight, .* 12 more"),
         (
@@ -320,14 +318,8 @@ def test_damaged_files_are_refused(small, tmp_path):
     for change in ({"<pad>": 2, "</s>": 1}, {"twice": 9}, {"more": len(pieces)}):
         write({**pieces, **change})
         assert_refused(folder, "tokenizer must be a BPE as BART's, which gives each piece a number")
-    write(["a"])
-    assert_refused(folder, "tokenizer must be a BPE as BART's")
     write(pieces)
-    merges = (folder / "merges.txt").read_text(encoding="utf-8")
-    (folder / "merges.txt").write_text(merges + "three pieces here\n", encoding="utf-8")
-    assert_refused(folder, "tokenizer must be a BPE as BART's")
     os.remove(folder / "merges.txt")
-    assert_refused(folder, "tokenizer.json: cannot be read")
     (folder / "tokenizer.json").write_text('{"model": {"type": "Unigram"}}')
     assert_refused(folder, "tokenizer must be a BPE .*tokenizer.json is Unigram")
 

@@ -203,11 +203,6 @@ def test_dictionary_has_a_name_for_each_row(pieces, tmp_path):
     pieces_of_text = " ".join(processor.encode(text, out_type=str))
     tokens = dictionary.encode_line(pieces_of_text, add_if_not_exist=False)
     assert (tokens - 1).tolist() == [*processor.encode(text), 1]
-
-
-def test_checkpoint_carries_dictionary_and_subwords(pieces, tmp_path):
-    folder = save(make_model("t5"), tmp_path / "hf", pieces)
-    converted = convert_t5(str(folder), str(tmp_path / "fairseq"))
     assert sorted(os.listdir(tmp_path / "fairseq")) == [
         "dict.txt",
         "model.pt",
@@ -221,26 +216,6 @@ def test_checkpoint_carries_dictionary_and_subwords(pieces, tmp_path):
     assert "dropout" not in converted.options  # as by default
     assert converted.parameters == sum(x.numel() for x in model.parameters())
     assert converted.notes == []
-
-
-def test_parts_in_several_files_and_older_formats_are_read(pieces, tmp_path):
-    theirs = make_model("t5")
-    theirs.save_pretrained(tmp_path / "parts", max_shard_size="3KB")
-    assert (tmp_path / "parts" / "model.safetensors.index.json").exists()
-    save_old = tmp_path / "old"
-    save_old.mkdir()
-    unused = {
-        "decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight": torch.ones(8, 2)
-    }
-    torch.save({**theirs.state_dict(), **unused}, save_old / "pytorch_model.bin")
-    shutil.copy(tmp_path / "parts" / "config.json", save_old)
-    weights = []
-    for name in ("parts", "old"):
-        shutil.copy(pieces, tmp_path / name / "spiece.model")
-        convert_t5(str(tmp_path / name), str(tmp_path / f"from_{name}"))
-        weights.append(load(str(tmp_path / f"from_{name}" / "model.pt"))[0].state_dict())
-    assert weights[0].keys() == weights[1].keys()
-    assert all(torch.equal(x, weights[1][name]) for name, x in weights[0].items())
 
 
 @pytest.mark.parametrize(
@@ -327,23 +302,9 @@ MISTAKES = {
         ),
         r"has 60 pieces, but the embedding only 60 rows: .*resize_token_embeddings\(61\) makes it",
     ),
-    "another activation": (
-        lambda folder: change_config(folder, feed_forward_proj="gated-silu"),
-        r'`feed_forward_proj` must be "relu" or "gated-gelu", but is "gated-silu"\.$',
-    ),
     "sizes that cannot be": (
         lambda folder: change_config(folder, relative_attention_num_buckets=6),
         r"--relative-buckets must be a multiple of 4\b.*, but is 6\.$",
-    ),
-    "more layers": (
-        lambda folder: change_config(folder, num_layers=4),
-        r"it lacks encoder\.layers\.3\.\S+, \S+, \S+, \S+ and \d more\.$",
-    ),
-    "two embeddings": (
-        lambda folder: change_weights(
-            folder, lambda x: x.update({"encoder.embed_tokens.weight": torch.ones(V, 12)})
-        ),
-        r"must have one table of embeddings, under shared.weight",
     ),
     "numbers that are none": (
         lambda folder: change_weights(folder, lambda x: x[WI].fill_(float("nan"))),

@@ -11,7 +11,6 @@ from fairseq_mm.metrics.condition_ranking import (
     needed_pairs,
     rank_albums,
     rank_prompts,
-    score_matrix,
 )
 
 
@@ -62,7 +61,8 @@ def test_needed_pairs_are_exactly_those_compared(scores, true):
     expected = {(s, int(true[s])) for s in range(6)}
     expected |= {(s, int(column)) for draw in drawn for s in range(6) for column in draw[s]}
     assert [tuple(pair) for pair in pairs.tolist()] == sorted(expected)
-    sparse = score_matrix(pairs, scores[pairs[:, 0], pairs[:, 1]], 6, 8)
+    sparse = np.full((6, 8), np.nan)
+    sparse[tuple(pairs.T)] = scores[tuple(pairs.T)]
     assert (draw_credits(sparse, true, drawn) == draw_credits(scores, true, drawn)).all()
     story, column = pairs[5]
     sparse[story, column] = np.nan
@@ -89,8 +89,8 @@ def test_a_system_that_ignores_prompts_is_at_chance():
     result = rank_prompts(scores, true, draw_distractors(true, P, draws=6))
     assert result.accuracy.chance == 0.1
     assert result.accuracy.interval[0] < 0.1 < result.accuracy.interval[1]
-    assert result.per_draw.shape == (6,)
-    assert result.accuracy.value == pytest.approx(result.per_draw.mean())
+    assert len(result.per_draw) == 6
+    assert result.accuracy.value == pytest.approx(np.mean(result.per_draw))
     assert (result.stories, result.ties) == (S, 0)
     constant = rank_prompts(np.zeros((S, P)), true, draw_distractors(true, P, draws=2))
     assert constant.accuracy.value == pytest.approx(0.1)

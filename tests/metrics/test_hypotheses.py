@@ -33,11 +33,6 @@ def test_texts_that_all_equal_their_references_are_scored_and_named(tmp_path):
     assert read(written(tmp_path, repeated, last=log)).equal_to_targets == []
 
 
-def test_one_hypothesis_that_differs_is_enough_to_be_scored(tmp_path):
-    hypotheses = [text.replace("<<unk>>", "<unk>") for text in REFERENCES[:-1]] + ["a cat"]
-    assert read(written(tmp_path, hypotheses)).texts["11.jpg"] == "a cat"
-
-
 def test_text_of_another_split_is_refused_by_the_last_line(tmp_path):
     path = written(tmp_path, ["a cat"] * 12, last="Generate test with beam=3: BLEU4 = 9.9")
     with pytest.raises(UserError, match="generated for the split test, but --split is valid"):
@@ -71,15 +66,6 @@ def test_a_byte_order_mark_is_no_text(tmp_path, text):
     path = tmp_path / "captions.txt"
     path.write_text(f"\ufeff{text}", encoding="utf-8")
     assert read(path).texts == {"1.jpg": "a cat"}
-
-
-def test_objects_may_have_captions(tmp_path):
-    path = tmp_path / "captions.jsonl"
-    path.write_text('{"id": "1.jpg", "caption": "a cat", "captions": [{"caption": "a dog"}]}\n')
-    assert read(path).texts == {"1.jpg": "a cat"}
-    path.write_text('{"id": "1.jpg", "caption": ["a cat"]}\n')
-    with pytest.raises(UserError, match=r"captions.jsonl:1: must be .*\"hypothesis\""):
-        read(path)
 
 
 def test_settings_of_a_log_are_literals_or_stay_text():

@@ -51,19 +51,6 @@ def test_ranks_equal_those_of_a_sorted_list_with_false_candidates_first(block, l
     assert ranks.num_candidates.tolist() == [10, 11, 11, 10, 11, 11, 11]
 
 
-def test_constant_scores_give_the_last_rank():
-    ranks = ranks_of(np.zeros((4, 9)), [0, 1, 2, 3], [0, 1, 2, 3, 4, 5, 6, 7, 8])
-    assert ranks.first.tolist() == [9, 9, 9, 9]
-    summary = summarize_ranks(ranks)
-    assert summary.recall_at == {1: 0.0, 5: 0.0, 10: 100.0}
-
-
-def test_true_candidates_do_not_push_each_other_back():
-    # scores 5 4 4 1, true ones are the first three: places 1, 2, 3; the best is not behind a tie
-    ranks = ranks_of([[5, 4, 4, 1]], [7], [7, 7, 7, 8])
-    assert ranks.rank.tolist() == [1, 2, 3]
-
-
 def test_summary_by_hand():
     # first ranks 1, 6, 11, 2: R@1 1/4, R@5 2/4, R@10 3/4, median (2 + 6) / 2 = 4, mean 20 / 4
     ranks = TrueRanks(np.arange(4), np.array([1, 6, 11, 2]), np.full(4, 12))

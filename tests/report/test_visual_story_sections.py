@@ -8,8 +8,7 @@ from fairseq_mm.report.html_page import render_page
 from fairseq_mm.report.visual_story_sections import (
     EmbeddedImage,
     SentenceAttention,
-    images_section,
-    slices_section,
+    attention_section,
     story_section,
 )
 
@@ -41,7 +40,7 @@ def rows_of(html):
 
 def test_each_weight_stands_under_its_word_and_beside_its_image():
     sentences = [looking(k, columns=5) for k in range(5)]
-    body = images_section(sentences, IMAGES, image_padding_mask=[0, 1, 0, 0, 0]).body
+    body = attention_section(sentences, IMAGES, image_padding_mask=[0, 1, 0, 0, 0]).body
     overview, *blocks = re.split(r"<div><h3>Sentence \d", body)
     assert len(blocks) == 5
     for k, block in enumerate(blocks):
@@ -68,7 +67,7 @@ def test_each_weight_stands_under_its_word_and_beside_its_image():
 
 def test_slices_are_rows_and_images_heads():
     sentences = [looking(k, columns=6) for k in range(5)]
-    body = slices_section(sentences, IMAGES).body
+    body = attention_section(sentences, IMAGES).body
     blocks = re.split(r"<div><h3>", body)[1:]
     for k, block in enumerate(blocks):
         assert f"Sentence {k + 1}, of image {k + 1}</h3>" in block
@@ -81,7 +80,7 @@ def test_slices_are_rows_and_images_heads():
 
 def test_a_image_stands_in_the_page_once_and_nothing_is_loaded():
     sentences = [looking(k, columns=5) for k in range(5)]
-    part = images_section(sentences, IMAGES, image_padding_mask=[0] * 5)
+    part = attention_section(sentences, IMAGES, image_padding_mask=[0] * 5)
     section = story_section("Line 1", IMAGES, [part._replace(heading="<Looks>")])
     page = render_page("title", [section])
     assert page.count(URI) == 4
@@ -95,8 +94,8 @@ def test_everything_from_the_data_is_escaped():
     sentences = [looking(k, columns=5, words=(nasty, nasty)) for k in range(5)]
     sentences = [sentence._replace(text=nasty) for sentence in sentences]
     for section in (
-        images_section(sentences, IMAGES, image_padding_mask=[0] * 5),
-        slices_section(sentences, IMAGES),
+        attention_section(sentences, IMAGES, image_padding_mask=[0] * 5),
+        attention_section(sentences, IMAGES),
     ):
         assert "<script" not in section.body
         assert '"">' not in section.body
