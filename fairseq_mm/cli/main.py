@@ -91,6 +91,7 @@ GONE = {
     "score --training-text": "--data, whose training split is read",
     "store convert": "`fairseq-mm store merge` of one store, which has --dtype",
     "prepare --seed": 'a "split" in each line, for another choice',
+    "prepare vist --images": "--features of `fairseq-mm extract`",
     "prepare vist --verify": "--features of `fairseq-mm extract`, which names unreadable images",
     "--no-binarize": "the folder with its text/: fairseq-preprocess takes seconds",
     "--skip-empty": "data without texts that have no word",

@@ -58,7 +58,7 @@ RELEASES = {
     "vist": Release(
         "stories",
         vist,
-        "--images --features --missing",
+        "--features --missing",
         fixed_options="--tokenizer --keep-case",
         # keep_punctuation: descriptions in isolation are captions, not stories
         values={
@@ -163,29 +163,18 @@ def run(args: argparse.Namespace) -> None:
 
 
 def _leave_out_missing(corpus: Corpus, args: argparse.Namespace) -> None:
-    from fairseq_mm.extract.media_list import list_images
-
     if corpus.write_features is not None:  # a release with features of its own
         return
-    images, features = args.images, args.features
-    if not images and not features:
+    if not args.features:
         if args.missing is not None:
-            raise UserError("--missing needs --features, or --images, to say what is missing.")
+            raise UserError("--missing needs --features, to say what is missing.")
         return
-    keys = corpus.visual_keys()
-    if images:
-        # images that are at hand: their features are extracted later, under the same ids
-        found = (image for folder in images for image in list_images([folder], ids="path"))
-        # releases name images without suffix, so the stem of a file is its name
-        known = {PurePosixPath(image.key).stem for image in found}
-        missing = {key: "no such file" for key in keys if key not in known}
-    else:
-        renamed, missing = keys_in_stores(keys, features, by_stem=args.by_stem)
-        for example in (example for split in corpus.splits.values() for example in split):
-            example.visual = [renamed.get(key, key) for key in example.visual]
-            # a caption is joined with its image by the id
-            if corpus.kind.id_is_key:
-                example.id = example.visual[0]
+    renamed, missing = keys_in_stores(corpus.visual_keys(), args.features, by_stem=args.by_stem)
+    for example in (example for split in corpus.splits.values() for example in split):
+        example.visual = [renamed.get(key, key) for key in example.visual]
+        # a caption is joined with its image by the id
+        if corpus.kind.id_is_key:
+            example.id = example.visual[0]
     corpus.leave_out_missing(missing, policy=args.missing or args.missing_by_default)
 
 

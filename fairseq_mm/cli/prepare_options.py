@@ -51,11 +51,6 @@ OPTIONS: dict[str, tuple[str, dict[str, Any]]] = {
         "Feature stores of the {visual}s; {visual}s that none of them has are missing.",
         {"nargs": "+", "metavar": "STORE"},
     ),
-    "--images": (
-        "Folders or .tar archives of images, named ID.jpg or with another suffix; images that "
-        "none of them has are missing.",
-        {"nargs": "+", "metavar": "IMAGES"},
-    ),
     "--missing": (
         "Policy for missing {visual}s: refuse them; drop the examples that need them; keep visual "
         "stories that have an image left, with the missing ones as padding, listed in "
@@ -102,7 +97,6 @@ DEFAULTS: dict[str, Any] = {
     "without_images": False,
     "keys": "name",
     "features": None,
-    "images": None,
     "missing": None,
     "missing_by_default": "refuse",
     "strict": False,

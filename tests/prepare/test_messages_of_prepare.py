@@ -15,7 +15,7 @@ LINES = {
         for n in range(6)
     ],
 }
-LOST = "--missing needs --features, or --images, to say what is missing"
+LOST = "--missing needs --features, to say what is missing"
 
 
 @pytest.mark.parametrize(

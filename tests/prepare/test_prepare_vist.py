@@ -1,12 +1,12 @@
 """``fairseq-mm prepare vist``: the official release becomes a data folder."""
 
 import json
-import tarfile
 
 import numpy as np
 import pytest
-from PIL import Image
 from written_folder import keys, tokens
+
+from fairseq_mm.data.feature_store_writer import FeatureStoreWriter
 
 
 @pytest.fixture
@@ -82,29 +82,25 @@ def test_the_release_becomes_a_data_folder(prepare, tmp_path):
 
 
 @pytest.fixture
-def images(tmp_path):
-    """All but 23 and 40 to 44; 34 lies in an archive."""
-    folder = tmp_path / "photos"
-    folder.mkdir()
-    for number in [*range(10, 15), 20, 21, 22, 24, *range(30, 34)]:
-        Image.fromarray(np.zeros((2, 3), dtype=np.uint8)).save(folder / f"{number}.png")
-    with tarfile.open(tmp_path / "more.tar", "w") as archive:
-        archive.add(folder / "10.png", "val/34.png")
-    return [folder, tmp_path / "more.tar"]
+def store(tmp_path):
+    path = tmp_path / "features.h5"
+    with FeatureStoreWriter(path, dim=3, dtype="float32", attributes={}) as writer:
+        for number in [*range(10, 15), *range(30, 35)]:
+            writer.append(f"{number}.jpg", np.ones((1, 3), dtype="float32"))
+        writer.finish()
+    return path
 
 
-def test_stories_of_images_that_are_gone_are_dropped(prepare, images, tmp_path):
-    status, out, _ = prepare("--threshold", 1, "--images", *images)
+def test_the_stores_own_keys_are_taken(prepare, store, tmp_path):
+    status, out, _ = prepare("--threshold", 1, "--features", store)
     assert status == 0
-    assert "exception, train images missing: 1 (23; all in prepare.json)" in out
-    assert "exception, train stories left out, images missing: 1 (c; all in" in out
-    assert keys(tmp_path / "out", "train") == ["10\t11\t12\t13\t14"] * 2
+    assert "exception, train images missing: 5 (20, 21, 22, ...; all in" in out
+    ids = "\t".join(f"{n}.jpg" for n in range(10, 15))
+    assert keys(tmp_path / "out", "train") == [ids] * 2
     report = json.loads((tmp_path / "out" / "prepare.json").read_text())
-    assert report["missing"] == {"23": "no such file"}
     # as many stories as were read, whatever was left out
-    assert (
-        report["deviations"][0] == "train: 3 stories found, 40,155 expected (vist, split official)"
-    )
+    expected = "train: 3 stories found, 40,155 expected (vist, split official)"
+    assert report["deviations"][0] == expected
 
 
 def test_the_small_release_becomes_a_data_folder(run_command, shared_data, tmp_path):

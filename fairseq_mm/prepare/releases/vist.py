@@ -19,8 +19,8 @@ The id of an image is its Flickr number, such as 4996714644. Features come from
 
 If a store has other keys (4996714644.jpg), give it as --features: its keys are used.
 
-Some images of VIST are gone from Flickr or unreadable. --images IMAGES or --features STORE
-determines which, and --missing decides whether their stories are kept.
+Some images of VIST are gone from Flickr or unreadable. --features STORE determines which, and
+--missing decides whether their stories are kept.
 """
 
 import argparse
