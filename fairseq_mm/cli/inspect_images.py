@@ -4,8 +4,9 @@ import argparse
 import math
 import os
 from collections.abc import Iterator
+from functools import lru_cache
 from pathlib import Path
-from typing import Any, NamedTuple, Optional
+from typing import Any, Callable, NamedTuple, Optional
 
 from fairseq_mm.analysis.visual_story_inspection import (
     get_attention_kinds,
@@ -54,7 +55,7 @@ def inspect(args: argparse.Namespace, checkpoint: Checkpoint) -> Inspection:
         for subject in subjects
     ]
     examples = model.read(inputs, None)
-    images = _StoryImages(args.images, is_stored=store is not None)
+    read_image = _open_images(args.images, is_stored=store is not None)
     number = len(subjects)
     title = f"Attention of {'a visual story' if number == 1 else f'{number} visual stories'}"
 
@@ -82,7 +83,7 @@ def inspect(args: argparse.Namespace, checkpoint: Checkpoint) -> Inspection:
                     make_visual_story_section(
                         inspected,
                         subject.sentences,
-                        [None if key is None else images.get(key) for key in subject.keys],
+                        [None if key is None else read_image(key) for key in subject.keys],
                         [Path(key or NO_IMAGE).name for key in subject.keys],
                         title=subject.title if number > 1 or args.data else "",
                         shape=shape,
@@ -134,26 +135,18 @@ def _split_words(line: str) -> list[list[str]]:
     return [words.split() for words in split_sentences(line)]
 
 
-class _StoryImages:
-    """Images of the stories for the HTML page, each read once: from ``folders`` if the stories name
-    them by ids of a store (``is_stored``), else by their paths."""
+def _open_images(
+    folders: list[str], *, is_stored: bool
+) -> Callable[[str], Optional[EmbeddedImage]]:
+    """Return a function from the id of a store (``is_stored``) or the path of an image to the
+    reduced image, which is read once; None for an id that the folders do not have."""
+    thumbnails = Thumbnails(folders, SIDE)
 
-    def __init__(self, folders: list[str], *, is_stored: bool) -> None:
-        self.thumbnails = Thumbnails(folders, SIDE)
-        self.is_stored = is_stored
-        self._embedded: dict[str, Any] = {}
+    @lru_cache(None)
+    def read(key: str) -> Optional[EmbeddedImage]:
+        if key not in thumbnails and is_stored:
+            return None
+        pixels = read_listed(thumbnails.image(key) if key in thumbnails else MediaFile(key, key))
+        return EmbeddedImage(jpeg_uri(pixels, side=SIDE), *pixels.size)
 
-    def get(self, key: str) -> Any:
-        """Return the image with the id or path ``key``, reduced, with its original size.
-
-        The result is None if the folders of ``--images`` have no such image.
-        """
-        if key not in self._embedded:
-            file = None if self.is_stored else MediaFile(key, key)
-            if key in self.thumbnails:
-                file = self.thumbnails.image(key)
-            self._embedded[key] = None
-            if file is not None:
-                pixels = read_listed(file)
-                self._embedded[key] = EmbeddedImage(jpeg_uri(pixels, side=SIDE), *pixels.size)
-        return self._embedded[key]
+    return read

@@ -16,7 +16,6 @@ JSON lines with "id" and numbers.
 import argparse
 import json
 import os
-import shlex
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -251,14 +250,13 @@ def card_section(systems: Sequence[System], references: References) -> Section:
         f"hypotheses {system.name}".rstrip(): system.path for system in systems
     }
     files["references"] = references.path
-    command = shlex.join(["fairseq-mm", *sys.argv[1:]])
     # several files may have different decoding settings
     single = systems[0].path if len(systems) == 1 else None
-    card: dict[str, Any] = result_card(command=command, files=files, generated=single)
+    card: dict[str, Any] = result_card(files, single)
     entries = list(card["files"].items())
     for role in ("checkpoints", "stores"):
         entries += [(role, entry) for entry in card.get(role, ())]
-    rows = [("command", command), ("created", str(card["created"]))]
+    rows = [(name, card[name]) for name in ("command", "created")]
     rows += [(role, ", ".join(f"{k} {v}" for k, v in entry.items())) for role, entry in entries]
     if "decoding" in card:
         rows.append(("decoding", json.dumps(card["decoding"], ensure_ascii=False)))

@@ -21,7 +21,7 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Optional
+from typing import TYPE_CHECKING, Any, Callable, Optional
 
 from fairseq_mm.cli import arguments
 from fairseq_mm.cli.arguments import Rows, Rule
@@ -102,10 +102,10 @@ def run_nearest(args: argparse.Namespace) -> None:
     thumbnails = Thumbnails(args.images, _SIDE)  # before the search, which takes long
     query_text = args.text
     if args.store:
-        sentences = _Captions(args.data)  # before the search, which takes long
+        get_caption = _open_captions(args.data)  # before the search, which takes long
         items = _search_vectors(args)
-        entries = [{**item._asdict(), "text": sentences.get(item.id)} for item in items]
-        query_text = sentences.get(args.id) if args.id else args.text
+        entries = [{**item._asdict(), "text": get_caption(item.id)} for item in items]
+        query_text = get_caption(args.id) if args.id else args.text
     else:
         from fairseq_mm.cli.rank_images import nearest_by_likelihood
 
@@ -208,21 +208,21 @@ def _write_page(
     print(f"wrote {args.html}: {len(items):,} items{note}", file=sys.stderr)
 
 
-class _Captions:
-    """Captions of a data folder (None for no captions) by the sentence id SPLIT:LINE."""
+def _open_captions(data: Optional[str]) -> Callable[[Optional[str]], Optional[str]]:
+    """Return a function from a sentence id, SPLIT:LINE, to the caption in a data folder; None for
+    other ids, or without a folder."""
+    from fairseq_mm.data.records import open_split, split_names
 
-    def __init__(self, data: Optional[str]) -> None:
-        from fairseq_mm.data.records import open_split, split_names
+    # opening valid reports a folder without splits
+    names = split_names(data) or ["valid"] if data else []
+    splits = {name: open_split(str(data), name) for name in names}
 
-        # opening valid reports a folder without splits
-        names = split_names(data) or ["valid"] if data else []
-        self.splits = {name: open_split(str(data), name) for name in names}
-
-    def get(self, key: str) -> Optional[str]:
-        """Return the caption with the sentence id ``key``; None if ``key`` is no sentence id."""
-        split, _, line = key.rpartition(":")
+    def get(key: Optional[str]) -> Optional[str]:
+        split, _, line = str(key).rpartition(":")
         # an image's id may contain a colon
-        if split not in self.splits or not line.isdecimal():
+        if split not in splits or not line.isdecimal():
             return None
-        texts = self.splits[split].texts
+        texts = splits[split].texts
         return texts[int(line)] if int(line) < len(texts) else None
+
+    return get

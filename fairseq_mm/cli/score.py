@@ -15,7 +15,6 @@ Protocols, metrics and signatures: docs/metrics.md.
 import argparse
 import difflib
 import json
-import shlex
 import sys
 import textwrap
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -311,7 +310,7 @@ def _score(
     tokenizer = args.tokenizer or preset.tokenizer
     with elapsed_time("tokenize") as show:
         needs_models = bool({*metrics} & {*score_models.METRICS})
-        models = score_models.ModelMetrics(args, ids, show) if needs_models else None
+        models = score_models.build_scorer(args, ids, show) if needs_models else None
         scored = score_systems(
             [[system.texts[key] for key in ids] for system in systems],
             reference_texts,
@@ -401,7 +400,7 @@ def score_systems(
         rows: list[Row] = []
         for name in metrics:
             if name in score_models.METRICS:
-                rows += models.score(name, items.texts, items.reference_texts)
+                rows += models(name, items.texts, items.reference_texts)
             else:
                 show(name)
                 rows += score_texts(items, [name])
@@ -533,11 +532,7 @@ def _make_card(
     training = _open_training(args) if {"novelty", "copying"} & {*metrics} else None
     if training is not None:
         files["training_text"] = training[0]
-    return result_card(
-        command=shlex.join(["fairseq-mm", *sys.argv[1:]]),
-        files=files,
-        generated=args.inputs or args.reference_scores,
-    )
+    return result_card(files, args.inputs or args.reference_scores)
 
 
 def compare(

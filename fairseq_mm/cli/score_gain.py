@@ -143,7 +143,21 @@ def _read_system(name: str, value: str) -> SystemScores:
     try:
         typed = np.array([float(part) for part in value.split(",")])
     except ValueError:
-        return _read_file(name, value)
+        typed = None
+    if typed is None:
+        try:
+            entries = [entry for _, entry in read_objects(value)]
+            ids = [str(entry["id"]) for entry in entries]
+            figures = np.array([[float(entry[metric]) for metric in METRICS] for entry in entries])
+        except (TypeError, KeyError):
+            ids, figures = [], np.empty(0)
+        # NaN would make every mean NaN; of two joined files, the share would depend on their order
+        if not ids or len(set(ids)) < len(ids) or not np.isfinite(figures).all():
+            raise UserError(
+                f"--{name} {value}: must be what fairseq-mm score --preset how2 writes with "
+                "--per-item, each item once."
+            )
+        return SystemScores(value, figures, ids)
     if len(typed) != len(METRICS) or not all(0 <= figure <= 100 for figure in typed):
         raise UserError(
             f"--{name}: must have {len(METRICS)} figures of 0 to 100, {', '.join(METRICS)}, or be "
@@ -151,22 +165,6 @@ def _read_system(name: str, value: str) -> SystemScores:
         )
     # papers print per cent, --json holds shares; no ROUGE of interest is below one per cent
     return SystemScores(value, typed if typed.max() <= 1 else typed / 100)
-
-
-def _read_file(name: str, path: str) -> SystemScores:
-    try:
-        entries = [entry for _, entry in read_objects(path)]
-        ids = [str(entry["id"]) for entry in entries]
-        figures = np.array([[float(entry[metric]) for metric in METRICS] for entry in entries])
-    except (TypeError, KeyError):
-        ids, figures = [], np.empty(0)
-    # NaN would make every mean NaN; of two joined files, the share would depend on their order
-    if not ids or len(set(ids)) < len(ids) or not np.isfinite(figures).all():
-        raise UserError(
-            f"--{name} {path}: must be what fairseq-mm score --preset how2 writes with --per-item, "
-            "each item once."
-        )
-    return SystemScores(path, figures, ids)
 
 
 def _write_message(gain: VideoGain) -> str:

@@ -12,7 +12,7 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
-from functools import cached_property
+from functools import lru_cache
 from pathlib import PurePosixPath
 from typing import Any, Callable, Optional
 
@@ -57,31 +57,21 @@ ARGUMENTS: Rows = {
 }
 
 
-class ModelMetrics:
-    """Metrics that need trained models, which are loaded when they are first needed, for the images
-    or videos with the ids ``ids``; ``show`` is called with progress messages."""
+def build_scorer(
+    args: argparse.Namespace, ids: Sequence[str], show: Callable[[str], None]
+) -> Callable[[str, Sequence[str], Sequence[Sequence[str]]], list[Row]]:
+    """Return a function that scores texts of the items ``ids`` by a metric of :data:`METRICS`; the
+    models are loaded when they are first needed. ``show`` is called with progress messages."""
+    clip = lru_cache(lambda: _ClipScorer(args, ids, show))
+    bert = lru_cache(lambda: _Model(args, "bert_model"))
 
-    def __init__(
-        self, args: argparse.Namespace, ids: Sequence[str], show: Callable[[str], None]
-    ) -> None:
-        self._args, self._ids, self._show = args, ids, show
-
-    @cached_property
-    def _clip(self) -> "_ClipScorer":
-        return _ClipScorer(self._args, self._ids, self._show)
-
-    @cached_property
-    def _bert(self) -> "_Model":
-        return _Model(self._args, "bert_model")
-
-    def score(
-        self, metric: str, texts: Sequence[str], references: Sequence[Sequence[str]]
-    ) -> list[Row]:
-        """Compute the scores of a metric of :data:`METRICS`."""
-        self._show(metric)
+    def score(metric: str, texts: Sequence[str], references: Sequence[Sequence[str]]) -> list[Row]:
+        show(metric)
         if metric == "bertscore":
-            return _bertscore_rows(self._bert, texts, references)
-        return [self._clip.score(metric, texts, references)]
+            return _bertscore_rows(bert(), texts, references)
+        return [clip().score(metric, texts, references)]
+
+    return score
 
 
 class _Model:

@@ -2,8 +2,6 @@
 
 import argparse
 import os
-import shlex
-import sys
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from typing import Any, Optional
@@ -55,11 +53,7 @@ def build_card(
 
     ``files`` are the paths of the hashed files by label, ``options`` further recorded options.
     """
-    card = result_card(
-        command=shlex.join(["fairseq-mm", *sys.argv[1:]]),
-        files=dict(files),
-        generated=os.devnull,  # there is no generated text to hash
-    )
+    card = result_card(files)
     values = {name: getattr(args, name) for name in ("split", "seed", *options)}
     card["options"] = {**values, "precision": args.precision, "device": str(device)}
     return card

@@ -228,7 +228,11 @@ def convert_released(released: ReleasedModel, output: str) -> tuple[int, int]:
     with output_folder(output) as partial:
         identity: dict[str, Any] = {}
         if released.cnn_type:
-            identity = _write_network(released, os.path.join(partial, NETWORK))
+            path = os.path.join(partial, NETWORK)
+            with library_errors():
+                torch.save(released.cnn, path)
+            # checks the weights and computes their digest, as extract will do
+            identity = dict(build_extractor(released.cnn_type, weights=path).identity)
         provenance = Provenance(
             released.words, identity, feature_dim, rows_per_image=released.rows_per_image
         )
@@ -259,11 +263,3 @@ def build_untrained(released: ReleasedModel, feature_dim: int) -> dict[str, Tens
     )
     state = model.build_model(cfg, task).state_dict()
     return {name: x for name, x in state.items() if not name.endswith("_extra_state")}
-
-
-def _write_network(released: ReleasedModel, path: str) -> dict[str, Any]:
-    """Write the state dict of a released model's image network to ``path``."""
-    with library_errors():
-        torch.save(released.cnn, path)
-    # building the extractor checks the weights and computes their digest, as extract will do
-    return dict(build_extractor(released.cnn_type, weights=path).identity)

@@ -2,6 +2,9 @@
 
 import os
 import platform
+import shlex
+import sys
+from collections.abc import Mapping
 from datetime import datetime, timezone
 from importlib import metadata
 from typing import Optional
@@ -28,7 +31,7 @@ def file_hash(path: str) -> dict[str, object]:
 
 
 def result_card(
-    *, command: str, files: dict[str, Optional[str]], generated: Optional[str]
+    files: Mapping[str, Optional[str]], generated: Optional[str] = None
 ) -> dict[str, object]:
     """Return command line, versions, hashes of files (by role) and decoding settings of a result;
     the head of ``generated``, the texts, may name settings, checkpoints and feature stores."""
@@ -40,7 +43,7 @@ def result_card(
         except metadata.PackageNotFoundError:
             continue
     card: dict[str, object] = {
-        "command": command,
+        "command": shlex.join(["fairseq-mm", *sys.argv[1:]]),
         "created": datetime.now(timezone.utc).isoformat(timespec="seconds"),
         "versions": versions,
         "files": {role: file_hash(path) for role, path in files.items() if path is not None},

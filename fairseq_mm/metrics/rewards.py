@@ -14,7 +14,7 @@ import signal
 import weakref
 from collections.abc import Hashable, Mapping, Sequence
 from multiprocessing.connection import Connection
-from typing import Any, Callable, NamedTuple, Optional
+from typing import Any, NamedTuple, Optional
 
 import numpy as np
 
@@ -181,35 +181,17 @@ def expected_utilities(texts: Sequence[str], utility: str) -> list[float]:
     # a text that was sampled several times has the same utility each time
     distinct = {tuple(words): i for i, words in reversed(list(enumerate(tokens)))}
     pairs = [(i, j) for i in distinct.values() for j in range(len(tokens)) if j != i]
-    scores = _SCORERS[utility](tokens, pairs)
+    if utility == "meteor":
+        lines = [" ".join(words) for words in tokens]
+        _, scores = meteor([lines[i] for i, _ in pairs], [[lines[j]] for _, j in pairs])
+    elif utility == "cider":
+        # each sample is a document, so that words which all samples have count less
+        scorer = CiderD([[words] for words in tokens])
+        scores = [scorer.score_item(tokens[i], j) for i, j in pairs]
+    else:
+        measure = smoothed_bleu if utility == "bleu" else rouge_l
+        scores = [measure(tokens[i], [tokens[j]]) for i, j in pairs]
     totals = np.zeros(len(tokens))
     for (i, _), score in zip(pairs, scores):
         totals[i] += score
     return [totals[distinct[tuple(words)]] / (len(tokens) - 1) for words in tokens]
-
-
-def _bleu(tokens: Sequence[list[str]], pairs: Sequence[tuple[int, int]]) -> list[float]:
-    return [smoothed_bleu(tokens[i], [tokens[j]]) for i, j in pairs]
-
-
-def _rouge_l(tokens: Sequence[list[str]], pairs: Sequence[tuple[int, int]]) -> list[float]:
-    return [rouge_l(tokens[i], [tokens[j]]) for i, j in pairs]
-
-
-def _cider(tokens: Sequence[list[str]], pairs: Sequence[tuple[int, int]]) -> list[float]:
-    # each sample is a document, so that words which all samples have count less
-    scorer = CiderD([[words] for words in tokens])
-    return [scorer.score_item(tokens[i], j) for i, j in pairs]
-
-
-def _meteor(tokens: Sequence[list[str]], pairs: Sequence[tuple[int, int]]) -> list[float]:
-    lines = [" ".join(words) for words in tokens]
-    return meteor([lines[i] for i, _ in pairs], [[lines[j]] for _, j in pairs])[1]
-
-
-_SCORERS: dict[str, Callable[[Sequence[list[str]], Sequence[tuple[int, int]]], list[float]]] = {
-    "bleu": _bleu,
-    "rouge_l": _rouge_l,
-    "meteor": _meteor,
-    "cider": _cider,
-}
