@@ -160,17 +160,6 @@ def test_what_is_missing_or_does_not_fit_is_named(caption, valid, arguments, fil
     assert len(errors.splitlines()) == 1
 
 
-def test_a_caption_without_a_tag_for_each_word_is_named(caption, trained, valid, tmp_path):
-    data = tmp_path / "data"
-    shutil.copytree(trained.data, data)
-    lines = (data / "train.tags").read_text().splitlines()
-    lines[2] += " L1"
-    (data / "train.tags").write_text("".join(f"{line}\n" for line in lines))
-    status, lines, errors = caption("--features", valid, *FEW, data=data)
-    assert (status, lines, errors.count("\n")) == (2, [], 1)
-    assert "each token must have one tag" in errors
-
-
 def test_vectors_of_other_models_or_lines_are_refused(caption, trained, valid, tmp_path):
     status, _, errors = caption("--features", valid, *FEW, vectors=valid)
     assert status == 2

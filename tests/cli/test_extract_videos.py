@@ -86,11 +86,6 @@ def test_mistakes_are_one_line_and_status_2(tmp_path, arguments, message, monkey
     assert err.count("\n") == 1
 
 
-def test_names_of_video_models_are_proposed(folder, tmp_path, capsys):
-    assert extract(folder, "--model", "resnext101_3D", "--output", tmp_path / "f.h5") == 2
-    assert "has no such model. Near: resnext101_3d" in capsys.readouterr().err
-
-
 def test_real_videos_have_their_numbers_of_clips(shared_data, tmp_path):
     videos = shared_data("videos")
     output = tmp_path / "f.h5"

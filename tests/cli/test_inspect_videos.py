@@ -179,7 +179,6 @@ def test_a_page_shows_lines_with_their_seconds_and_images(inspect, folder, tmp_p
     ("arguments", "options", "message"),
     [
         (["--lines", "0,5"], {}, r"--lines must be from 0 to 4 \(.*valid.*\), but is 5 instead"),
-        (["--split", "nope"], {}, r"has no split 'nope'"),
         ([], {"model": "t5.pt"}, r"t5.pt: reads no video \(--arch t5_tiny\): there is nothing"),
         (["--gates"], {"model": "ha.pt"}, r"ha.pt: has no forget gate: VG-BART and VG-T5"),
         (["--json", "x.json"], {}, r"--json: needs --gates beside it"),

@@ -183,7 +183,6 @@ def test_the_dictionary_tells_the_side(perplexity, trained, tmp_path):
 @pytest.mark.parametrize(
     ("name", "options", "message"),
     [
-        ("story", ["--split", "test"], ": has no split 'test', but "),
         ("story", ["--json", "/nowhere/a.json"], "there is no folder /nowhere"),
         ("nothing", [], "nothing: no such checkpoint or folder"),
         ("story:gcnn", [], "other dictionary than"),

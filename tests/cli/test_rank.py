@@ -227,7 +227,6 @@ def test_a_model_without_images_ranks_last(rank, trained, tmp_path):
     ("options", "message"),
     [
         (("--marginal-images", 13), r"--marginal-images 13: the 12 images of .* are too few"),
-        (("--split", "dev"), r": has no split 'dev', but train, valid\."),
         (("--features", "other.h5"), r"other\.h5"),
         (("--device", "nonsense"), r"device nonsense: "),
     ],

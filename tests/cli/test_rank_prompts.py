@@ -158,7 +158,6 @@ def test_prompts_that_differ_in_unknown_words_alone_are_equally_likely(rank, tra
             ["--stories", 9],
             "have 9 different prompts, but --candidates 10 needs as many",
         ),
-        (["--split", "test"], ": has no split 'test', but "),
         (["--device", "nowhere"], "^fairseq-mm rank: device nowhere: Expected one of"),
     ],
 )

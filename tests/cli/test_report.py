@@ -117,13 +117,10 @@ def test_the_page_does_without_images_and_shows_the_first_items_only(data, capsy
     ("options", "message"),
     [
         (["--output", "{data}/no/page.html"], "there is no folder .*/no"),
-        (["--split", "dev"], r"has no split 'dev', but test\."),
         (["--scores", "{data}/train.log"], r"train\.log:1: not JSON"),
         (["--scores", "{data}/other.jsonl"], r"other\.jsonl:1: must have scores of an item"),
-        (["--scores", "{data}/none.jsonl"], r"none\.jsonl: cannot be read \(No such file"),
         (["--images", "{data}/other"], r"has none of the 3 images, such as a\.jpg"),
         (["--scores", "{data}/of_others.jsonl"], r"has those of 'a\.jpg', 'a dog'\."),
-        (["--hypotheses", "{data}/no.jsonl"], r"no\.jsonl: cannot be read \(No such"),
         (
             ["--metrics", "bleu5"],
             "--metrics: must be of bleu, .* but has 'bleu5'; did you mean bleu",

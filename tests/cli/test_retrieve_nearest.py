@@ -316,11 +316,6 @@ def test_mistakes_of_likelihood_are_one_line(trained, likeliest):
         ("--id x.jpg: is no image of valid of", ["--id", "x.jpg", *few], {}),
         ("absent.jpg: cannot be read (No such file", ["--image", trained / "absent.jpg", *few], {}),
         (
-            ": has no split 'test', but train, valid.",
-            ["a dog", "--split", "test"],
-            {},
-        ),
-        (
             "--marginal-images 99: the 12",
             ["--id", "valid1.jpg", "--marginal-images", 99],
             {},

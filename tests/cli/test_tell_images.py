@@ -290,15 +290,6 @@ def test_what_cannot_be_generated_is_one_line(tell, files, arguments, message):
     assert message.format(**files) in errors
 
 
-def test_a_line_of_a_split_whose_image_has_no_features_is_named(tell, files, tmp_path):
-    data = write_story_split(tmp_path / "data", sequences=2)
-    lines = (data / "valid.visual_ids").read_text().splitlines()
-    lines[2] = lines[3] = "p1_0\tp1_1\tp1_2\tp1_3\tgone"
-    (data / "valid.visual_ids").write_text("".join(f"{line}\n" for line in lines))
-    errors = tell("--checkpoint", files["stored"], data, "--split", "valid")[2]
-    assert "no features for 'gone' among 10 items" in errors
-
-
 def test_by_ranking_the_margin_over_other_images_decides(tell, files):
     given = [files["data"], "--split", "valid", "--checkpoint", files["stored"], *LENGTH]
     options = ["--best-of", 4, "--sampling", "--seed", 3, "--jsonl", "--best-by", "ranking"]

@@ -12,8 +12,7 @@ from fairseq.data import Dictionary
 from fairseq.data.encoders.gpt2_bpe import GPT2BPE
 from fairseq.models.bart import BARTModel
 from fairseq.sequence_generator import SequenceGenerator
-from toy_bart import FILLERS, SENTENCES, SIZES, import_transformers, write_huggingface_bart
-from toy_data import build_model, video_task
+from toy_bart import FILLERS, SENTENCES, import_transformers, write_huggingface_bart
 
 from fairseq_mm.cli.pretrained_options import pretrained_dropouts
 from fairseq_mm.conversion.bart import convert_bart
@@ -342,8 +341,7 @@ def test_words_that_were_added_have_rows_of_their_own(small, tmp_path):
 
 
 def test_fairseqs_published_layout_needs_no_conversion(converted, tmp_path):
-    """Old options in ``args``, old versions' buffers, an embedding of ``<mask>``, and the encoder's
-    weights a second time, as stock fairseq has them: loads as it is."""
+    """Old options in ``args``, old versions' buffers: loads as it is."""
     state = torch.load(converted.output / "model.pt", weights_only=True)
     options = vars(state["cfg"]["model"])
     weights = dict(state["model"])
@@ -359,32 +357,3 @@ def test_fairseqs_published_layout_needs_no_conversion(converted, tmp_path):
         [str(folder / "model.pt")], arg_overrides={"data": str(folder)}
     )
     assert_equal_logits(converted.model, model.eval(), len(task.source_dictionary))
-    for layer in range(SIZES["encoder_layers"]):
-        stem = f"encoder.layers.{layer}"
-        attention = f"{stem}.self_attn"
-        for kind in ("weight", "bias"):
-            parts = [weights[f"{attention}.{x}_proj.{kind}"] for x in "qkv"]
-            weights[f"{stem}.in_proj_{kind}"] = torch.cat(parts)
-            for name in ("out_proj", "fc1", "fc2"):
-                inner = f"{attention}.{name}" if name == "out_proj" else f"{stem}.{name}"
-                weights[f"{stem}.{name}_{kind}"] = weights[f"{inner}.{kind}"]
-    dictionary = Dictionary.load(str(folder / "dict.txt"))
-    guided = build_model(
-        "vg_bart_base",
-        video_task(source_dictionary=dictionary, target_dictionary=dictionary),
-        **{name: options[name] for name in options if name.startswith(("encoder_", "decoder_"))},
-        **{"max_source_positions": 30, "max_target_positions": 30},
-        **{
-            "fusion_encoder_layers": "2",
-            "fusion_dim": 6,
-            "fusion_heads": 2,
-            "fusion_identity_init": True,
-        },
-        video_encoder_layers=0,
-    )
-    guided.load_state_dict(weights, strict=True)
-    source, target = batch(len(dictionary))
-    with torch.no_grad():
-        expected = model(source, None, target)[0][..., :-1]
-        found = guided(source, None, target, torch.randn(3, 4, 5), torch.zeros(3, 4).bool())[0]
-    torch.testing.assert_close(found, expected)
