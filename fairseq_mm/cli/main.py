@@ -83,7 +83,6 @@ GONE = {
     "report --bootstrap": "the default, 1000",
     "report --seed": "the default, 1",
     "report --tokenizer": "`score --tokenizer --per-item FILE`, then --scores FILE",
-    "retrieve plot --jsonl": "the coordinates in the SVG of the page",
     "retrieve nearest --seed": "the default, 1",
     "score --bert-layer": "the layer that the paper recommends",
     "score --card": "--json, which has the card",

@@ -7,10 +7,11 @@ vectors, as HTML.
 
 The plot is like Figure 5 of Kiros et al. 2014. It has the images of --id, and the
 --top images nearest to each --near. With --images the page shows the images,
-otherwise each image is a dot.
+otherwise each image is a dot. --jsonl also writes the coordinates to a file.
 """
 
 import argparse
+import json
 import sys
 from pathlib import Path
 
@@ -22,6 +23,10 @@ from fairseq_mm.errors import UserError
 
 _SIDE = 128  # pixels of an image in the file, twice its size on the page
 _ROWS: Rows = {
+    "--jsonl": (
+        "Write the coordinates to this file, a point a line.",
+        {"metavar": "FILE"},
+    ),
     "--id": ("Item of the store to draw; repeatable.", REPEATED),
     "--near": ("Draw the items nearest to this sentence; repeatable.", REPEATED),
     "--word": ("Word to draw; repeatable.", REPEATED),
@@ -51,11 +56,12 @@ def add_plot_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run_plot(args: argparse.Namespace) -> None:
-    arguments.check_outputs({"output": args.output})
+    arguments.check_outputs({"output": args.output, "jsonl": args.jsonl})
     register_quietly()
     import numpy as np
 
     from fairseq_mm.data.feature_store import FeatureStore
+    from fairseq_mm.data.output_file import write_file
     from fairseq_mm.report.figures import PlotPoint, plot_section
     from fairseq_mm.report.html_page import render_page, write_page
     from fairseq_mm.report.thumbnails import Thumbnails
@@ -83,6 +89,14 @@ def run_plot(args: argparse.Namespace) -> None:
         is_word = number >= len(ids)
         uri = thumbnails.data_uri(label) if not is_word and label in thumbnails else None
         points.append(PlotPoint(label, x, y, is_word, uri))
+    if args.jsonl:
+        lines = [
+            {"kind": "word" if x.is_word else "image", "label": x.label, "x": x.x, "y": x.y}
+            for x in points
+        ]
+        write_file(
+            args.jsonl, "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
+        )
     subtitle = f"{len(ids)} images and {len(words)} words of {embedder.files[0]}"
     section = plot_section(points, plane.variance_shares)
     write_page(Path(args.output), render_page("One space", [section], subtitle=subtitle))

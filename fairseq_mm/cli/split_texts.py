@@ -151,6 +151,8 @@ class StoryTexts(SplitTexts):
     ties: str  # how ties are counted, for the signature of a ranking
     # text of the prompt, or id of the album, of each line; empty for language models
     names: list[str]
+    load_split: Any  # function that loads the texts and their conditions
+    identify: Any  # function from a line to what identifies its condition in files
     rank: Any
     rank_draws: Any
     rank_fields: Any
@@ -161,16 +163,8 @@ class StoryTexts(SplitTexts):
         self.ends = [self.dictionary.eos()]
         self.load_split(args)
 
-    def load_split(self, args: argparse.Namespace) -> None:
-        """Load the texts and their conditions."""
-        raise NotImplementedError
-
     def tokens(self, line: int) -> list[int]:
         return encode_text(self.dictionary, self.texts[line], self.num_words)
-
-    def identify(self, line: int) -> Any:
-        """Return what identifies the condition of a line in files of likelihoods."""
-        raise NotImplementedError
 
     def find_lines(self, names: Sequence[str]) -> dict[str, int]:
         """Return a dict from each prompt or album in ``names`` to the number of its first line."""

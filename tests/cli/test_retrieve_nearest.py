@@ -144,7 +144,7 @@ def test_images_and_words_are_drawn_on_their_principal_components(trained, tmp_p
         number = path[-5]
         (tmp_path / "photos" / f"valid{number}.jpg").write_bytes(Path(path).read_bytes())
     options = ["--store", trained / "images.h5", "--checkpoint", trained]
-    options += ["--output", tmp_path / "plane.html"]
+    options += ["--output", tmp_path / "plane.html", "--jsonl", tmp_path / "points.jsonl"]
     shown = ["--id", "valid1.jpg", "--id", "valid2.jpg", "--word", "red", "--word", "blue"]
     photos = ["--images", tmp_path / "photos"]
 
@@ -153,6 +153,10 @@ def test_images_and_words_are_drawn_on_their_principal_components(trained, tmp_p
         return status, capsys.readouterr().err
 
     assert run(*shown, *photos)[0] == 0
+    points = [json.loads(line) for line in (tmp_path / "points.jsonl").read_text().splitlines()]
+    assert [(point["kind"], point["label"]) for point in points] == [
+        *(("image", "valid1.jpg"), ("image", "valid2.jpg"), ("word", "red"), ("word", "blue"))
+    ]
     page = (tmp_path / "plane.html").read_text()
     assert page.count("data:image/png") == 2
     status, err = run("--near", "a dog", "--top", 3)
