@@ -108,9 +108,11 @@ def inspect_story(
     *,
     num_words: Optional[int] = None,
 ) -> Inspection:
-    """Compute gates, attention and likelihood at each word of a story, with one model. ``prompt``
-    is None for a language model; the story is truncated to ``num_words`` words (default: the
-    model's positions)."""
+    """Compute gates, attention and likelihood at each word of a story, with one model.
+
+    ``prompt`` is None for a language model. The story is truncated after ``num_words`` words, by
+    default the model's number of positions.
+    """
     (model,) = models.models
     decoder = model.decoder
     if not isinstance(decoder, StoryDecoder):

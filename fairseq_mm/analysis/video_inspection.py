@@ -207,14 +207,18 @@ class VideoInspection:
     ) -> GateScores:
         """Compute each video's mean value of the forget gates: 0 blocks the video, 1 lets all pass.
 
-        Yu et al. 2021, section 5.4 and Figure 3: the mean of the gate F (equation 12) over the
-        text's positions, without padding, and over the feature dimension. The text is the summary
-        if the decoder fuses video and text, the transcript if the encoder does (``mffg_*``, by the
-        gate that limits what the transcript takes from the video).
+        Yu et al. 2021, section 5.4 and Figure 3: for each example, the mean of the gate F (equation
+        12) over the text's positions, without padding, and over the feature dimension. If the
+        decoder fuses video and text, the text is the summary. If the encoder does, as in multistage
+        fusion with forget gate (``mffg_*``), the text is the transcript. A model ``mffg_*`` has two
+        gates; the score is computed from the gate that limits what the transcript takes from the
+        video.
 
-        ``lines`` are indices of the split (default: the first line of each video); ``summaries``
-        are read in place of the references; ``on_batch`` is called with each batch's number of
-        lines.
+        Args:
+            lines: Indices of lines of the split (default: the first line of each video).
+            summaries: Dict from video id to the text that the decoder reads in place of the
+                reference (default: the references).
+            on_batch: Function that is called after each batch with the batch's number of lines.
         """
         if not self.gate_layers:
             raise UserError(
@@ -239,10 +243,15 @@ class VideoInspection:
     def frame_attention(
         self, lines: Sequence[int], *, summaries: Summaries = None
     ) -> Iterator[LineAttention]:
-        """Compute the attention of words to the frames of a video, line by line: of the
-        transcript's words if the encoder fuses video and text, else of the summary's. In models
-        with hierarchical attention and in ``mffg_*`` the summary's words attend, in the last layer
-        that reads the video."""
+        """Compute the attention of words to the frames of a video, line by line.
+
+        If the encoder fuses video and text, the attention of the transcript's words is computed; if
+        the decoder fuses them, the attention of the summary's words. In models with hierarchical
+        attention and in multistage fusion with forget gate (``mffg_*``), the words of the summary
+        attend, and the weights are those of the last layer that reads the video.
+
+        ``summaries`` maps video ids to the texts that the decoder reads in place of the references.
+        """
         # a generator: the maps of a whole split do not fit into memory
         for start in range(0, len(lines), self.batch_size):
             batch = list(lines[start : start + self.batch_size])
@@ -261,7 +270,10 @@ class VideoInspection:
         return [*tokens[: self.task.max_positions()[1] - 1], "</s>"]
 
     def _tokens(self, side: str, line: int) -> list[str]:
-        """Return the tokens of a line's text, truncated, unknown words as written."""
+        """Return the tokens of a line's text as the model reads them: truncated.
+
+        Unknown words are returned as written, not as ``<unk>``.
+        """
         lines = self.dataset.source if side == TRANSCRIPT else self.dataset.target
         tokens = [self.task.dictionary.symbols[index] for index in lines[line].tolist()]
         unknowns = self.unknowns[line]
@@ -289,8 +301,12 @@ class VideoInspection:
     def _trace(
         self, lines: list[int], summaries: Summaries, *, only_gates: bool
     ) -> tuple[list[TracedLayer], list[int]]:
-        """Run the model on a batch of lines; return the record of each layer's attention and gates,
-        and the row of each line in the batch, which the collater sorts by length."""
+        """Run the model on a batch of lines, and record attention and gates.
+
+        Returns:
+            The record of each layer, and the row of each line in the batch, which the collater has
+            sorted by length.
+        """
         tracer = self._tracer
         needs_decoder = tracer.has_decoder_fusions or (tracer.is_two_source and not only_gates)
         # gates of an encoder do not depend on the summary: the decoder is then not run

@@ -170,9 +170,13 @@ def check_line(line: int, total: int, path: str) -> None:
 
 
 def read_told_line(path: str, line: int, parse: Callable[[Any], Any], needed: str) -> Any:
-    """Return line ``line`` (from 0, blank lines are not counted) of a file that ``fairseq-mm tell
-    --jsonl`` has written, as ``parse`` reads its JSON value; ``needed`` names the fields that
-    ``parse`` needs, as the end of an error message."""
+    """Return a line of a file that ``fairseq-mm tell --jsonl`` has written.
+
+    Args:
+        line: Number of the line, counted from 0; blank lines are not counted.
+        parse: Function that is applied to the JSON value of the line.
+        needed: Names of the fields that ``parse`` needs, as the end of an error message.
+    """
     from fairseq_mm.data.input_files import parse_json, read_lines
 
     lines = [(number, text) for number, text in read_lines(Path(path)) if text.strip()]

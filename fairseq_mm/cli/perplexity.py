@@ -75,9 +75,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 class Counts(NamedTuple):
-    """Sums of log2-probabilities, with numbers of tokens. ``unknown`` words are scored as
-    ``<unk>``; ``ends`` are ends of texts and separators; a sum in ``sentences`` includes the end;
-    ``truncated`` counts the texts whose last words were not scored."""
+    """Sums of log2-probabilities of tokens, with the numbers of tokens.
+
+    ``unknown`` words are not in the dictionary, and scored as ``<unk>``; ``ends`` are ends of texts
+    and separators of sentences; ``sentences`` has a sum for each sentence, its end included;
+    ``truncated`` is the number of texts whose last words were not scored.
+    """
 
     known: "LogProbability"
     unknown: "LogProbability"
@@ -137,8 +140,11 @@ def run(args: argparse.Namespace) -> None:
 
 
 def shuffle_images(visual_ids: Sequence[str], albums: Sequence[str], *, seed: int) -> list[str]:
-    """Return for each line an image sequence of another album: the albums are shuffled, and each
-    gets those of the next one, repeated if too few. Lines of equal images stay equal."""
+    """Return for each line an image sequence of another album.
+
+    The albums are shuffled, and each gets the image sequences of the next one, repeated if they are
+    too few. Lines with the same image sequence get the same new sequence.
+    """
     import numpy as np
 
     sequences: dict[str, dict[str, None]] = {}

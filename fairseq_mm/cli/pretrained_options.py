@@ -51,8 +51,16 @@ def run(args: argparse.Namespace) -> None:
 
 
 def pretrained_dropouts(path: str) -> dict[str, float]:
-    """Read the dropout probabilities, by option, of a checkpoint of BART or T5, or of a model that
-    was trained from one; options that the checkpoint lacks are left out."""
+    """Read the dropout probabilities of a pretrained model.
+
+    Args:
+        path: Path of a checkpoint of fairseq's BART or of T5, or of a model trained from such a
+            checkpoint.
+
+    Returns:
+        Dict from ``dropout``, ``attention_dropout`` and ``activation_dropout`` to the probability;
+        options that the checkpoint lacks are left out.
+    """
     from fairseq.models import ARCH_MODEL_REGISTRY
     from fairseq.models.bart import BARTModel
 

@@ -83,12 +83,17 @@ def push_folder(
     revision: Optional[str] = None,
     token: Optional[str] = None,
 ) -> PushedModel:
-    """Upload the files that :func:`.export_checkpoint` writes in one commit, after the checks of
-    loading; the model is created on the hub if it does not exist.
+    """Upload a model folder in one commit; the model is created on the hub if it does not exist.
 
-    ``repository`` is ``OWNER/NAME``; ``private`` holds for a new model only; ``revision`` is
-    a branch, created if it does not exist (default: main); ``token`` is an access token (default:
-    the one that huggingface_hub finds).
+    Only files that :func:`.export_checkpoint` writes are uploaded. In the model card, the model's
+    name replaces ``OWNER/NAME``.
+
+    Args:
+        folder: Model folder; the same checks as for loading are made before the upload.
+        repository: Name of the model, ``OWNER/NAME``.
+        private: True to create a private model; an existing model stays as it is.
+        revision: Branch to commit to, created if it does not exist (default: main).
+        token: Access token (default: the token that huggingface_hub finds).
     """
     parse_repository(repository)
     check_token(token)

@@ -65,8 +65,11 @@ class Retrieval(NamedTuple):
 
 
 def rank_images(args: argparse.Namespace, checkpoints: Sequence[Checkpoint]) -> None:
-    """Rank images for sentences and sentences for images; print and write the results. One model of
-    captions ranks by likelihood, image-sentence embeddings by the mean of their cosines."""
+    """Rank images for sentences and sentences for images; print and write the results.
+
+    ``checkpoints`` are one model of captions, which ranks by likelihood, or image-sentence
+    embeddings, whose cosines are averaged.
+    """
     started = time.time()
     by_vectors = all(each.kind == "vectors" for each in checkpoints)
     if not by_vectors:
@@ -199,8 +202,14 @@ def caption_texts(args: argparse.Namespace, lines: Sequence[int]) -> list[str]:
 def best_candidates(
     scores: np.ndarray, top: int, ids: Sequence[Any], texts: Optional[Sequence[str]] = None
 ) -> list[list[dict[str, Any]]]:
-    """Return, for each query, JSON records (id, score, text) of the ``top`` best candidates by the
-    ``scores`` [queries, candidates]."""
+    """Return, for each query, JSON records (id, score, text) of the ``top`` best candidates.
+
+    Args:
+        scores: [queries, candidates] scores, higher for better candidates.
+        top: Number of candidates in the result.
+        ids: Id of each candidate.
+        texts: Text of each candidate; None for records without text.
+    """
     records = []
     for row in scores:
         places = np.argsort(-row, kind="stable")[:top]
@@ -265,8 +274,13 @@ def _report(
     *,
     has_curves: bool,
 ) -> None:
-    """Print the table of results, and write the files of the output folder; recall curves
-    (``has_curves``) need the ranks of all true candidates."""
+    """Print the table of results, and write the files of the output folder.
+
+    Args:
+        retrievals: Results by direction.
+        card: Record of the run (command, options, hashes of files, versions).
+        has_curves: True to write the recall curves, which need the ranks of all true candidates.
+    """
     figures, chance, curves, lines = {}, {}, {}, []
     for name, (ids, ranks, num_true, best) in retrievals.items():
         figures[name] = asdict(summarize_ranks(ranks))

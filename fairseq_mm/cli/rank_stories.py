@@ -122,9 +122,19 @@ def _settings(texts: StoryTexts) -> dict[str, Any]:
 def _score(
     file: PairScores, pairs: np.ndarray, texts: StoryTexts, lines: Sequence[int], columns: Columns
 ) -> np.ndarray:
-    """Return log-likelihoods [stories, columns] of stories under prompts or albums, NaN except for
-    ``pairs`` [pairs, 2] of indices in ``lines`` and in ``columns``; those that ``file`` lacks are
-    computed and added to it."""
+    """Return log-likelihoods of stories under prompts or albums, and add missing ones to ``file``.
+
+    Args:
+        file: File of log-likelihoods of earlier runs.
+        pairs: [pairs, 2] index in ``lines`` (story) and in ``columns`` (prompt or album) of each
+            needed pair.
+        texts: Object that holds the stories of the split and the models that score them.
+        lines: Number of each story's line in the split.
+        columns: Prompts or albums under which stories are scored.
+
+    Returns:
+        [stories, columns] log-likelihoods; NaN for pairs that are not needed.
+    """
     # Pairs are named by line numbers, so that runs with other draws or stories can reuse them.
     line_by_name = texts.find_lines(columns.texts)
     keys = []
@@ -173,8 +183,15 @@ def _entries(
     true: np.ndarray,
     distractors: np.ndarray,
 ) -> list[dict[str, Any]]:
-    """Return one JSON record per story: its line, its prompt or album, and its ranks, from the
-    ``scores`` [S, C], the ``true`` column [S] and the sampled ``distractors`` [draws, S, D]."""
+    """Return one JSON record per story: its line, its prompt or album, and its ranks.
+
+    Args:
+        texts: Texts of the split.
+        lines: Line number of each of the S stories.
+        scores: [S, C] log-likelihoods under C prompts or albums; NaN if not computed.
+        true: [S] column of each story's own prompt or album.
+        distractors: [draws, S, D] columns of the D other prompts or albums that were sampled.
+    """
     by_draw = texts.rank_draws(scores, true, distractors)  # [draws, stories]
     entries = []
     for number, line in enumerate(lines):

@@ -168,7 +168,13 @@ def _write_page(
     query_text: Optional[str],
     thumbnails: Any,
 ) -> None:
-    """Write the page of ``--html``: the query, a sentence or else an image, and the items."""
+    """Write the page of ``--html``: the query and the items that were retrieved for it.
+
+    Args:
+        entries: JSON records of the retrieved items, nearest first.
+        query_text: Query sentence; None if the query is an image.
+        thumbnails: Images of ``--images`` by name; empty without this option.
+    """
     from fairseq_mm.extract.media_list import MediaFile
     from fairseq_mm.report.html_page import render_page, write_page
     from fairseq_mm.report.item_gallery import Item, ItemText, gallery_section

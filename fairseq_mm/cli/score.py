@@ -361,13 +361,18 @@ def score_systems(
     training: Optional[Training] = None,
     **shared: Any,
 ) -> list[tuple[TokenizedItems, list[Row]]]:
-    """Compute the scores of each system by ``metrics``.
+    """Compute the scores of each system by all metrics.
 
-    ``systems`` has each system's texts of the items, ``references`` the references of each item
-    (empty without references), ``unk`` whether a system may write ``<unk>`` (None if unknown).
-    ``show`` is called with each metric's name, ``models`` computes metrics of trained models,
-    ``training`` are the texts for ``copying``, and ``shared`` are fields of
-    :class:`.TokenizedItems`.
+    Args:
+        systems: For each system, its text of each item.
+        references: References of each item; empty without references.
+        metrics: Names of the metrics.
+        tokenizer: One of :data:`TOKENIZERS`.
+        unk: For each system, True if its texts may contain ``<unk>``; None if unknown.
+        show: Function that is called with the name of each metric.
+        models: Metrics that need trained models.
+        training: Texts that the metric ``copying`` searches.
+        **shared: Fields of :class:`.TokenizedItems` that the systems share.
     """
     split_words = TOKENIZERS[tokenizer]
     # a separator is no word: it would count as a match in every metric of n-grams

@@ -59,9 +59,12 @@ def video_gain(
 def share_interval(
     system: np.ndarray, text_only: np.ndarray, baseline: np.ndarray, *, samples: int, seed: int
 ) -> Optional[tuple[float, float]]:
-    """Compute the 95 % bootstrap interval of the video's share from the scores ``[items, metrics]``
-    (an exact baseline's: ``[metrics]``), with the same items for all systems; None if the system is
-    not better than the baseline in one of the sampled corpora."""
+    """Compute the 95 % bootstrap interval of the video's share, see :func:`video_gain`; None if the
+    system is not better than the baseline in one of the sampled corpora.
+
+    The scores of each summary are ``[items, metrics]``; the baseline's may be ``[metrics]``, corpus
+    scores that count as exact. Each sampled corpus has the same summaries for all systems.
+    """
     num_items, measures = system.shape
     # side by side, so that one resampling selects the same items for all three
     columns = [system, text_only, np.broadcast_to(baseline, system.shape)]

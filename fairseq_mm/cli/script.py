@@ -13,8 +13,13 @@ def run_script(
     add_arguments: list[Callable[[argparse.ArgumentParser], None]],
     run: Callable[[argparse.Namespace], int],
 ) -> int:
-    """Parse the command line by the functions ``add_arguments``, ``run`` the program, whose help is
-    its docstring ``description``, and return its exit status."""
+    """Parse the command line, run a program and return its exit status.
+
+    Args:
+        description: Docstring of the program, for its help text.
+        add_arguments: Functions that add arguments to the parser.
+        run: Function from the parsed arguments to the exit status.
+    """
     parser = Parser(description=description)
     for add in add_arguments:
         add(parser)

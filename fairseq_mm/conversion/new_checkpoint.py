@@ -20,9 +20,13 @@ from fairseq_mm.errors import file_errors
 
 
 def checkpoint_state(arguments: Sequence[str], weights: Mapping[str, Tensor]) -> dict[str, Any]:
-    """Build the content of a checkpoint, for generation, ``--restore-file`` and
-    ``--finetune-from-model``, from weights and ``arguments`` of fairseq-train: data folder,
-    ``--task``, ``--arch`` and options that differ from their defaults."""
+    """Build the content of a checkpoint from weights and arguments of fairseq-train.
+
+    The checkpoint can be used for generation, ``--restore-file`` and ``--finetune-from-model``.
+
+    ``arguments`` are data folder, ``--task``, ``--arch`` and the options that differ from their
+    defaults.
+    """
     parser = options.get_training_parser()
     args = options.parse_args_and_arch(parser, input_args=list(arguments))
     with warnings.catch_warnings():  # hydra warns of fairseq's way of calling it

@@ -12,9 +12,14 @@ from fairseq_mm.errors import UserError, file_errors
 def check_output(
     path: str, *, overwrite: Optional[bool] = None, reads: str = "", is_file: bool = False
 ) -> None:
-    """Check that a file (``is_file``) or folder may be written, before work that takes minutes: it
-    must be new, or replaceable (``overwrite``; None if the command has no such option), and not the
-    folder of ``reads``, the input."""
+    """Check that an output may be written, before work that takes minutes.
+
+    Args:
+        overwrite: True if an existing file, or files in an existing folder, may be replaced; None
+            if the command has no option for it.
+        reads: Folder or file that is read: its folder must not be the output.
+        is_file: True if the output is a file; otherwise it is a folder.
+    """
     parent = os.path.dirname(os.path.abspath(path))
     folder = reads if os.path.isdir(reads) else os.path.dirname(os.path.abspath(reads))
     is_right_kind = os.path.isfile(path) if is_file else os.path.isdir(path)

@@ -167,9 +167,18 @@ def known_words(by_number: Mapping[int, str], notes: list[str]) -> tuple[list[in
 def word_table(
     words: Tensor, *, end: Tensor, unknown: Tensor, begin: Optional[Tensor] = None
 ) -> Tensor:
-    """Build the embedding [4 + V, E] of a converted model from ``words`` [V, E] and the vectors [E]
-    that are read before (``begin``) and after words, and for unknown words, in the order of
-    fairseq's dictionary. Vectors that are not read are zero."""
+    """Build the word embedding of a converted model: V words, E dimensions.
+
+    Args:
+        words: [V, E]
+        end: [E], read after the words.
+        unknown: [E]
+        begin: [E], read before the words; None if the model reads no start token.
+
+    Returns:
+        [4 + V, E] in the order of fairseq's dictionary: start token, padding, end token, unknown,
+        words. Vectors that are not read are zero.
+    """
     zeros = torch.zeros_like(end)  # for padding, and for a start token that is never read
     special = [zeros if begin is None else begin, zeros, end, unknown]
     return torch.cat([torch.stack(special), words])

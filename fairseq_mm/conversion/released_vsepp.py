@@ -114,8 +114,16 @@ def _read_options(opt: Any, path: str) -> dict[str, Any]:
 def read_vocabulary(
     path: str, program: str, num_words: int
 ) -> tuple[dict[int, str], dict[str, int]]:
-    """Read a vocabulary of VSE++, or of another ``program`` with the same class: return the word of
-    each of the ``num_words`` rows without special tokens, and the row of each special token."""
+    """Read a vocabulary of VSE++, or of another program with the same vocabulary class.
+
+    Args:
+        path: Path of the pickle.
+        num_words: Number of rows of the model's embedding.
+
+    Returns:
+        Two dictionaries: from the row of the embedding to the word, without special tokens; and
+        from the special token (``<pad>``, ``<start>``, ``<end>``, ``<unk>``) to its row.
+    """
     content = read_plain_pickle(path, stand_ins=_STAND_INS)
     with file_errors(path, f"must be the vocabulary of {program} that the model was trained with"):
         numbers: dict[str, int] = content.word2idx

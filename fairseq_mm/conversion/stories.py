@@ -131,10 +131,14 @@ def convert_stories(
     compat: str = "released",
     pretrained: Optional[FairseqStories] = None,
 ) -> ConvertedStories:
-    """Convert a checkpoint of ``fconv_self_att`` to ``conv_story``: with ``compat`` ``released`` to
-    a model that computes exactly what fairseq's does, with ``none`` to one that does not attend to
-    the prompt's padding. ``pretrained`` is the model that a fusion model contains, for options that
-    weights do not show, such as dropout (default: the fusion model's)."""
+    """Convert a checkpoint of ``fconv_self_att`` to ``conv_story``.
+
+    Args:
+        compat: ``released`` for a model that computes exactly what fairseq's model computes;
+            ``none`` for a model that does not attend to the prompt's padding.
+        pretrained: Checkpoint of the model that a fusion model contains, for options that weights
+            do not show, such as dropout; by default the fusion model's are used.
+    """
     notes: list[str] = []
     options = _options(checkpoint, notes, layers_from_weights=False)
     frozen = None
@@ -178,8 +182,11 @@ def convert_stories(
 
 
 def architecture_name(options: Mapping[str, Any]) -> str:
-    """Return the ``--arch`` of ``conv_story`` whose self-attention ``options`` describe, one that
-    Fan et al. 2018 compare, or else ``conv_story_wp``."""
+    """Return the ``--arch`` of the model ``conv_story`` whose self-attention ``options`` describe.
+
+    The choices are the architectures that Fan et al. 2018 compare; if none matches, the result is
+    ``conv_story_wp``.
+    """
     layers = len(parse_layers(options["decoder_layers"], "--decoder-layers"))
     attends = parse_flags(options["self_attention"], "--self-attention", layers)
     if not any(attends):

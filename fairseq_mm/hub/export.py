@@ -52,9 +52,19 @@ _LANGUAGE = re.compile(r"[A-Za-z0-9_-]{1,50}")
 def export_checkpoint(
     checkpoint: Checkpoint, output: str, *, scores: Optional[Sequence[Mapping[str, Any]]] = None
 ) -> int:
-    """Write a checkpoint, or another model folder, as a model folder (safetensors, JSON,
-    dictionaries, model card with ``scores``), which is new or empty; return the number of weights.
-    The model is built first, so that every exported folder can be used."""
+    """Write a checkpoint as a model folder: safetensors, JSON, dictionaries and a model card.
+
+    The model is built before anything is written, so that every exported folder can be used.
+
+    Args:
+        checkpoint: Checkpoint, or another model folder. Checkpoints of fairseq's own models record
+            no dictionary and must have been opened with the data folder of the training.
+        output: Folder to write, which must be new or empty.
+        scores: Scores for the model card, see :func:`.read_scores`.
+
+    Returns:
+        Number of weights.
+    """
     check_output(output)
     # before the build, which changes the options of pretrained parts
     options = _plain_options(checkpoint)
@@ -197,9 +207,18 @@ def _get_shapes(weights: Mapping[str, Any]) -> dict[str, torch.Size]:
 
 
 def separate_network(checkpoint: Checkpoint, output: str) -> str:
-    """Write a new folder with the checkpoint of a model that was trained with ``--photos``, and the
-    weights of its image network for ``fairseq-mm extract --weights``; return the network's file.
-    The checkpoint records its SHA-256, and accepts only features of the trained network."""
+    """Write a folder with the model's checkpoint and the weights of its image network.
+
+    The network's weights are a file for ``fairseq-mm extract --weights``. The new checkpoint
+    records its SHA-256, so that the model accepts only features of the trained network.
+
+    Args:
+        checkpoint: Checkpoint of a training with ``--photos``.
+        output: Folder to write, which must be new or empty.
+
+    Returns:
+        Name of the network, and without ``.pt`` of its extractor.
+    """
     if not has_network(checkpoint.weights):
         raise UserError(
             f"{checkpoint.path}: must contain an image network (trained with --photos) to be "

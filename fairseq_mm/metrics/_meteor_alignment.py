@@ -37,9 +37,14 @@ _get_key = itemgetter(0)
 
 
 class Text:
-    """Words of a text, prepared for alignments, as numbers: ``words`` in the aligner's vocabulary,
-    ``keys`` of their hashes, ``stems`` of their stems' hashes; ``is_function`` marks function
-    words."""
+    """Words of a text, prepared for alignments; words and hashes are represented by numbers.
+
+    Args:
+        words: Number of each word in the aligner's vocabulary.
+        keys: Number of each word's hash; equal words have equal keys.
+        stems: Number of each stem's hash.
+        is_function: True for each function word.
+    """
 
     __slots__ = (
         *("exact", "is_function", "keys", "num_function_words", "occurrences", "phrases"),
@@ -61,8 +66,12 @@ class Text:
         self.same_stem: dict[int, dict[int, list[StageMatch]]] = {}
 
     def index_words(self) -> None:
-        """Index a hypothesis: ``starts`` has the positions of each word, ``exact`` the matches of
-        stage 0 of each key, ``same_stem`` the matches of stage 1 of each stem, by key."""
+        """Prepare lookups of the words of this text, if it is a hypothesis.
+
+        ``starts`` maps a word to its positions. ``exact`` maps a word's key to its matches of stage
+        0 (equal words). ``same_stem`` maps a stem to the keys of words with this stem, and each key
+        to its matches of stage 1 (equal stems).
+        """
         if not self.starts:
             for start, (word, key, stem_key) in enumerate(zip(self.words, self.keys, self.stems)):
                 self.starts.setdefault(word, []).append(start)

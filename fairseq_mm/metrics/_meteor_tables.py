@@ -109,8 +109,12 @@ class Tables:
         return ""
 
     def find_phrases(self, words: np.ndarray, ends: np.ndarray) -> Phrases:
-        """Find all phrases of the paraphrase table in texts: ``words`` ``[N]`` are the ids of their
-        words, ``ends`` ``[N]`` the index at which the text of each word ends."""
+        """Find all phrases of the paraphrase table in texts.
+
+        Args:
+            words: ``[N]`` ids of the words of all texts, see :meth:`phrase_word_id`.
+            ends: ``[N]`` index in ``words`` at which the text of each word ends.
+        """
         starts = np.arange(len(words), dtype=np.int64)
         states = np.zeros(len(words), np.int64)
         found = []
@@ -135,8 +139,12 @@ class Tables:
         return Phrases(positions[order], lengths[order], numbers[order])
 
     def paraphrases(self, states: np.ndarray) -> dict[int, dict[int, int]]:
-        """Return, for each phrase of ``states`` (numbers of :meth:`find_phrases`), its paraphrases
-        among ``states``: a dict from the paraphrase's number to its line in the table."""
+        """Return which phrases are paraphrases of each other.
+
+        ``states`` are the numbers of phrases, see :meth:`find_phrases`. The result maps the number
+        of a phrase to a dict of its paraphrases among ``states``: from the paraphrase's number to
+        its line in the table.
+        """
         states = np.unique(states)
         starts = self._offsets[states].astype(np.int64)
         counts = self._offsets[states + 1].astype(np.int64) - starts
@@ -200,8 +208,12 @@ def _read_entries(path: Path) -> Iterator[tuple[list[bytes], list[bytes]]]:
 
 
 def _read_paraphrases(path: Path) -> tuple[list[bytes], np.ndarray, np.ndarray, np.ndarray]:
-    """Read METEOR's table of P paraphrases of S phrases: return the words by id, the word ids of
-    phrases ``[S, 7]`` and paraphrases ``[P, 7]``, and the phrase of each paraphrase ``[P]``."""
+    """Read METEOR's table of P paraphrases of S phrases, each of up to seven words.
+
+    Returns:
+        The words by id; the word ids of the phrases, ``[S, 7]``, and of the paraphrases,
+        ``[P, 7]``; and for each paraphrase the index of its phrase, ``[P]``.
+    """
     ids: defaultdict[bytes, int] = defaultdict(count(1).__next__, {_SEPARATOR: 0})
     sources, targets, source_rows = [], [], []
     num_sources = 0
@@ -223,9 +235,15 @@ def _read_paraphrases(path: Path) -> tuple[list[bytes], np.ndarray, np.ndarray, 
 
 
 def _number_phrases(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Build a prefix tree of phrases ``[N, 7]`` (word ids, padded with ``_UNKNOWN``). Return its
-    sorted edges, ``parent << 16 | word``, where edge i leads to node i + 1 and node 0 is the root,
-    and the node of each phrase, ``[N]``."""
+    """Build a prefix tree of phrases, in which each edge is a word.
+
+    Args:
+        rows: ``[N, 7]`` word ids of the phrases, padded with ``_UNKNOWN``.
+
+    Returns:
+        The sorted edges of the tree, ``parent << 16 | word``, where edge i leads to node i + 1 and
+        node 0 is the root; and the node of each phrase, ``[N]``.
+    """
     nodes = np.zeros(len(rows), np.uint32)
     edges = []
     num_nodes = 1

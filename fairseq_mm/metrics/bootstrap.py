@@ -13,9 +13,12 @@ Statistic = Callable[[np.ndarray], float]
 
 
 def resampled(sums: np.ndarray, statistic: Statistic, *, samples: int, seed: int) -> np.ndarray:
-    """Compute the scores ``[samples]`` of corpora that are sampled from the test items:
-    ``statistic`` of summed ``sums`` ``[items, statistics]``. Equal seeds and numbers of items
-    sample the same items, so that the scores of two systems are paired."""
+    """Compute the corpus scores ``[samples]`` of corpora that are sampled from the test items.
+
+    Calls with equal seeds and numbers of items sample the same items, so that the scores of two
+    systems are paired. ``sums`` are ``[items, statistics]``; ``statistic`` computes a corpus score
+    from their sum over a corpus.
+    """
     generator = np.random.default_rng(seed)
     scores = []
     for _ in range(samples):

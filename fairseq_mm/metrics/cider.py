@@ -124,8 +124,16 @@ class Nearest(NamedTuple):
 
 
 class NearestCaption:
-    """Inverted index of tokenized training captions, which finds the one with the highest CIDEr-D
-    to a text. Document frequencies count images: ``items`` has the id of each caption's image."""
+    """Inverted index of training captions, which finds the caption with the highest CIDEr-D to a
+    text.
+
+    Document frequencies are counted over the training images. Raises ValueError if there are no
+    captions, or the arguments have different lengths.
+
+    Args:
+        captions: Tokenized training captions.
+        items: Id of the image of each caption. Document frequencies count images.
+    """
 
     def __init__(self, captions: Sequence[Sequence[str]], items: Sequence[str]) -> None:
         self._ngram_numbers: dict[tuple[Hashable, ...], int] = {}

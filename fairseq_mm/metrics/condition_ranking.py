@@ -96,9 +96,18 @@ def draw_distractors(
     seed: int = 1,
     on_draw: Optional[Callable[[], object]] = None,
 ) -> np.ndarray:
-    """Sample other conditions (such as prompts) for each story: columns ``[draws, stories,
-    distractors]``, all different and none of them ``true`` ``[stories]``, the story's own.
-    ``on_draw`` is called after each draw."""
+    """Sample, for each story and in each of several draws, other conditions (such as prompts).
+
+    Returns the columns ``[draws, stories, distractors]`` of the sampled conditions.
+
+    Args:
+        true: ``[stories]`` column of each story's own condition.
+        num_columns: Number of distinct conditions, more than ``distractors``.
+        draws: Number of samples per story.
+        distractors: Number of conditions in a sample, all different.
+        seed: Seed of the random numbers.
+        on_draw: Function that is called after each draw, to show progress.
+    """
     columns = np.empty((draws, len(true), distractors), dtype=np.int64)
     for draw in range(draws):
         # a generator for each draw, so that more draws begin with the same ones
@@ -143,13 +152,17 @@ def _gather_scores(
 
 
 def draw_credits(scores: np.ndarray, true: np.ndarray, distractors: np.ndarray) -> np.ndarray:
-    """Compute the credit ``[draws, stories]`` of each story in each draw of other prompts: 1 if the
-    story is likeliest under its own prompt, 0 if it is likelier under another, and 1 / n, the
-    expectation of a guess, if n prompts tie as the likeliest.
+    """Compute the credit ``[draws, stories]`` of each story in each draw of other prompts.
 
-    ``scores`` are the log-likelihoods ``[stories, columns]``, NaN where not computed; ``true``
-    ``[stories]`` and ``distractors`` ``[draws, stories, distractors]`` are columns of own and
-    sampled prompts.
+    The credit is 1 if the story is likeliest under its own prompt, and 0 if it is likelier under
+    another prompt. If n prompts including the own prompt tie as the likeliest, the credit is 1 / n,
+    the expectation of a guess among them.
+
+    Args:
+        scores: ``[stories, columns]``, log-likelihood of each story under the prompt of each
+            column; NaN for pairs that were not scored.
+        true: ``[stories]``, column of the story's own prompt.
+        distractors: ``[draws, stories, distractors]``, columns of the sampled other prompts.
     """
     own, others = _gather_scores(scores, true, distractors)
     equal = (others == own).sum(axis=2)

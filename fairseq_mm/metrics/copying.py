@@ -150,9 +150,13 @@ class CopiedRuns:
         places: np.ndarray,
         first: np.ndarray,
     ) -> None:
-        """Compare n words at ``places`` of a block with the story n-grams of the same hash (from
-        ``first`` on), extend equal runs as far as possible, and record them as the stories'
-        longest."""
+        """Compare n words of training lines with n words of stories that have the same hash.
+
+        If the words are equal as well, the run of equal words is extended as far as possible, and
+        recorded as the story's longest run. ``places`` are the indices in ``block`` at which n
+        words have the hash of an n-gram of a story, ``first`` the index in ``_Ngrams`` of the first
+        such n-gram.
+        """
         ngrams = self._get_ngrams(n)
         seen: set[bytes] = set()
         changed: set[int] = set()

@@ -129,9 +129,14 @@ def read_hypotheses(
 ) -> Hypotheses:
     """Read a file of generated texts.
 
-    Line i of a plain text file is the text of ``item_ids[i]``, unless lines are an id, a tab and a
-    text, or there is a line for each line of the split, whose items are ``visual_ids``.
-    fairseq-generate's output needs ``visual_ids``, and must be of ``split`` if it is given.
+    Args:
+        path: Path of the file.
+        item_ids: Ids of the items that have references, in order. Line i of a plain text file is
+            the text of item i, unless the lines are an id, a tab and a text.
+        visual_ids: Item id of each line of the split, for the output of fairseq-generate, and for
+            plain text files with one line per line of the split.
+        split: Name of the split; output of fairseq-generate for another split is refused. None
+            accepts any split.
     """
     text = read_text(path)
     # an empty list is a COCO results file without captions; a fairseq-generate without hypotheses

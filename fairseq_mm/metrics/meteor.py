@@ -202,9 +202,16 @@ def meteor(
     task: str = "rank",
     normalize: bool = True,
 ) -> tuple[float, list[float]]:
-    """Score tokenized texts (tokens joined by spaces) against their references: return the score of
-    the corpus and of each hypothesis, 0 to 1. ``task`` is the jar's -t (coco-caption: ``rank``),
-    ``normalize`` its -norm, METEOR's own tokenization with lower-casing."""
+    """Score tokenized texts (tokens joined by spaces), each against its references.
+
+    Returns the score of the corpus and the score of each hypothesis, between 0 and 1.
+
+    Args:
+        hypotheses: Generated texts.
+        references: References of each hypothesis.
+        task: Task for which the parameters were tuned; coco-caption uses ``rank``.
+        normalize: True for METEOR's own tokenization with lower-casing, the jar's ``-norm``.
+    """
     if not hypotheses:
         return 0.0, []
     return meteor_of_tasks(hypotheses, references, (task,), normalize=normalize)[task]

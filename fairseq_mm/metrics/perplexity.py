@@ -54,8 +54,12 @@ def transtory_perplexity(sentences: Iterable[LogProbability]) -> float:
 
 
 def read_log_probabilities(path: str) -> tuple[dict[int, LogProbability], GeneratedOutput]:
-    """Read the sum and the number of tokens of each reference, by line of the split, from the
-    ``P-`` lines of ``fairseq-generate --score-reference``; return them and the parsed output."""
+    """Read the output of ``fairseq-generate --score-reference``, whose ``P-`` lines have the
+    log2-probability of every token of a reference, the end token last.
+
+    Returns the sum and the number of tokens of each reference, by line of the split, and the parsed
+    output.
+    """
     text = read_text(path)
     output = parse_generated(path, text)
     texts = {}
@@ -93,9 +97,14 @@ def read_log_probabilities(path: str) -> tuple[dict[int, LogProbability], Genera
 def perplexity_rows(
     texts: Optional[Mapping[int, LogProbability]], expected: Optional[int] = None
 ) -> list[Row]:
-    """Return two lines of the score table: perplexity over tokens, and mean over sentences, of
-    ``texts`` by line of the split (None without --reference-scores). Lines that ``texts`` lacks of
-    the ``expected`` ones are counted in a note."""
+    """Return two lines of the score table: perplexity over tokens, and mean over sentences.
+
+    Args:
+        texts: Log-probabilities by line number of the split, see :func:`read_log_probabilities`.
+            With None, the values are missing, and a note says that --reference-scores is missing.
+        expected: Number of lines of the split; None if it is not known. Lines that ``texts`` lacks
+            are counted in a note.
+    """
     note = "needs --reference-scores" if texts is None else ""
     missing = [n for n in range(expected or 0) if n not in (texts or ())]
     if missing:
@@ -122,12 +131,16 @@ class BestTemperature(NamedTuple):
 
 
 def best_temperature(temperatures: np.ndarray, sums: np.ndarray) -> BestTemperature:
-    """Find the softmax temperature with the highest log-likelihood (Fan et al. 2018, section 5.4;
-    the paper does not say how): the values and derivatives at two neighbouring temperatures define
-    a polynomial of degree 5, whose maximum is searched.
+    """Find the softmax temperature with the highest log-likelihood (Fan et al. 2018, section 5.4).
 
-    ``temperatures`` ``[G]`` ascend; ``sums`` ``[3, G]`` are the words' summed log-probabilities,
-    and their first and second derivative by 1 / temperature.
+    "For each model, we tune a temperature parameter for the softmax at generation time"; the paper
+    does not say how. Here the values and derivatives at two neighbouring temperatures define a
+    polynomial of degree 5, whose maximum is searched.
+
+    Args:
+        temperatures: ``[G]`` temperatures in ascending order.
+        sums: ``[3, G]``: sum of the words' log-probabilities at each temperature, and the first and
+            second derivative of this sum by 1 / temperature.
     """
     # as functions of 1 / T, which multiplies the logits, so that the derivatives are simple
     inverse = 1 / temperatures[::-1]
@@ -150,8 +163,11 @@ def best_temperature(temperatures: np.ndarray, sums: np.ndarray) -> BestTemperat
 def _hermite(
     t: np.ndarray, value: np.ndarray, slope: np.ndarray, curvature: np.ndarray
 ) -> np.ndarray:
-    """Evaluate at ``t`` (0 to 1) the polynomial of degree 5 with the given values and derivatives
-    ``[2]`` at 0 and 1."""
+    """Evaluate a polynomial of degree 5 at each point of ``t``, which are between 0 and 1.
+
+    The polynomial is defined by its ``value``, first derivative ``slope`` and second derivative
+    ``curvature`` at 0 and at 1, ``[2]`` each.
+    """
     t3, t4, t5 = t**3, t**4, t**5
     step = 10 * t3 - 15 * t4 + 6 * t5
     return (

@@ -38,13 +38,15 @@ def true_ranks(
     *,
     block: int = 256,
 ) -> TrueRanks:
-    """Compute the ranks of the true candidates, those in the query's group, of Q queries among C
-    candidates.
+    """Compute the ranks of the true candidates of Q queries among C candidates.
 
-    ``score_block`` maps ``(start, end)`` to the scores ``[end - start, C]`` of these queries;
-    greater is better, ``-inf`` removes a candidate. ``query_groups`` ``[Q]`` and
-    ``candidate_groups`` ``[C]`` are, for example, numbers of images. ``block`` is the number of
-    queries per call.
+    Args:
+        score_block: Function that maps ``(start, end)`` to the scores ``[end - start, C]`` of all
+            candidates for the queries ``start`` to ``end - 1``; greater is better. ``-inf`` removes
+            a candidate from a query's list.
+        query_groups: ``[Q]`` group of each query, such as the number of its image.
+        candidate_groups: ``[C]`` group of each candidate; candidates in the query's group are true.
+        block: Number of queries per call of ``score_block``.
     """
     queries, candidates = np.asarray(query_groups), np.asarray(candidate_groups)
     order = np.argsort(candidates, kind="stable")
@@ -113,9 +115,12 @@ def summarize_ranks(ranks: TrueRanks) -> RankSummary:
 
 
 def chance_summary(num_true: np.ndarray, num_candidates: np.ndarray) -> RankSummary:
-    """Compute the expected results for candidates in random order, the row "Random" of many papers,
-    from the ``[queries]`` numbers of candidates. The median rank is the smallest rank that the
-    first true candidate reaches with a probability of one half or more."""
+    """Compute the expected results for candidates in random order, the row "Random" of many papers.
+
+    ``num_true`` and ``num_candidates``, ``[queries]``, count each query's candidates. The median
+    rank is the smallest rank that the first true candidate reaches with a probability of one half
+    or more.
+    """
     # queries with equal numbers have equal expectations: a split has few different pairs
     kinds, counts = np.unique(np.stack([num_true, num_candidates]), axis=1, return_counts=True)
     # P(first true candidate is among the first r) for r = 1 ... C, per kind of query
@@ -151,8 +156,12 @@ def curve_percentages() -> np.ndarray:
 
 
 def recall_curve(ranks: TrueRanks, percentages: Optional[np.ndarray] = None) -> np.ndarray:
-    """Compute the recall ``[points]`` in the first p % of each query's list, in percent (Mao et al.
-    2015, figure 4): the mean over queries of the share of true candidates there."""
+    """Compute the recall ``[points]``, in percent, in the first p % of each query's list.
+
+    Mao et al. 2015, figure 4. The recall of a query is the share of its true candidates that are in
+    the first p % of its list; the curve is the mean over queries. ``percentages`` are the values of
+    p.
+    """
     percentages = curve_percentages() if percentages is None else np.asarray(percentages)
     Q = len(ranks.num_candidates)
     # Smallest percentage that reaches the candidate. Multiplying first rounds only once: 1 of 1000

@@ -33,8 +33,13 @@ def file_hash(path: str) -> dict[str, object]:
 def result_card(
     files: Mapping[str, Optional[str]], generated: Optional[str] = None
 ) -> dict[str, object]:
-    """Return command line, versions, hashes of files (by role) and decoding settings of a result;
-    the head of ``generated``, the texts, may name settings, checkpoints and feature stores."""
+    """Return, as a dict, command line, versions, hashes of files and decoding settings of a result.
+
+    Args:
+        files: Role of a file, such as ``references`` -> its path; None for an unused role.
+        generated: Path of the generated texts, whose head may name decoding settings, checkpoints
+            and feature stores.
+    """
     versions = {"python": platform.python_version()}
     for package in ("fairseq-mm", *_PACKAGES):
         try:

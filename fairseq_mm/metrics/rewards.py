@@ -170,12 +170,17 @@ def _close(pipes: list[Connection], processes: list[Any], owner: int) -> None:
 
 
 def expected_utilities(texts: Sequence[str], utility: str) -> list[float]:
-    """Compute the expected utility of each of two or more samples of one input, for minimum Bayes
-    risk decoding (Eikema and Aziz 2022, https://arxiv.org/abs/2108.04718): the mean similarity of a
-    text and the other texts; the paper's includes the text itself, which adds a constant.
+    """Compute the expected utility of each of N texts, for minimum Bayes risk decoding.
 
-    ``utility`` is ``bleu`` (see :func:`.smoothed_bleu`), ``rouge_l``, ``meteor``, or ``cider`` with
-    document frequencies of the samples. Texts are tokenized as by coco-caption.
+    Defined by Eikema and Aziz 2022 (https://arxiv.org/abs/2108.04718): the mean similarity of a
+    text and the other texts. The paper's mean includes the text itself, which adds the same utility
+    to every candidate. The texts are tokenized as by coco-caption.
+
+    Args:
+        texts: Samples of one input, two or more.
+        utility: ``bleu`` for BLEU-4 of a single text, see :func:`.smoothed_bleu`; ``rouge_l``;
+            ``meteor``; or ``cider`` for CIDEr-D, whose document frequencies are counted in the N
+            texts.
     """
     tokens = [ptb_tokenize(text) for text in texts]
     # a text that was sampled several times has the same utility each time

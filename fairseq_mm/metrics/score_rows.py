@@ -138,9 +138,16 @@ def ratio_row(
     scored: Optional[int] = None,
     per_item: Optional[Sequence[Optional[float]]] = None,
 ) -> Row:
-    """Build the table line of a score that is the ratio of two sums over the texts: ``sums``
-    ``[texts, 2]`` has each numerator and denominator. ``per_item`` are by default the ratios of the
-    texts, None if the denominator is 0."""
+    """Build the table line of a score that is the ratio of two sums over the texts.
+
+    Args:
+        name: Name of the score.
+        sums: ``[texts, 2]`` numerator and denominator of each text.
+        sign: Signature of the score.
+        note: Remark in the line.
+        scored: Number of texts that have the score; None for all.
+        per_item: Scores of the texts; by default their ratios, None if the denominator is 0.
+    """
     if per_item is None:
         per_item = [None if total == 0 else part / total for part, total in sums.tolist()]
     return Row(

@@ -70,9 +70,12 @@ def draw(
 ) -> str:
     """Draw a figure, and return it as the text of an ``<svg>`` element.
 
-    ``plot`` draws onto matplotlib's axes, and returns the texts to show on hover by the SVG id of
-    an artist, one text per mark, or None. Width and height are in inches of 72 pixels. ``label`` is
-    for screen readers, for a figure in a page; None for an SVG file.
+    Args:
+        plot: Function that draws onto matplotlib's axes. It returns the texts to show on hover, a
+            dict from an artist's SVG id to one text per mark; None for no texts.
+        width: Width in inches of 72 pixels.
+        height: Height in inches of 72 pixels.
+        label: Description for screen readers, for a figure in a page; None for an SVG file.
     """
     matplotlib = import_extra("matplotlib", extra="report", purpose="a figure")
     from matplotlib import style

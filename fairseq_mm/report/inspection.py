@@ -59,9 +59,12 @@ def make_visual_story_section(
     shape: Optional[tuple[int, int]],
     identity: Mapping[str, Any],
 ) -> Section:
-    """Return the page section of a visual story. Arrows are drawn on feature grids of ``shape``
-    (rows and columns; None without a non-local block); ``identity`` are the attributes of the
-    feature store."""
+    """Return the page section of a visual story.
+
+    ``sentences`` are the words of the five sentences, ``names`` the names of the images. Arrows are
+    drawn on feature grids of ``shape`` (rows and columns; None without a non-local block);
+    ``identity`` are the attributes of the feature store that describe the extractor.
+    """
     texts = [detokenize_story(list(words)).strip() for words in sentences]
     uris = [None if image is None else image.uri for image in images]
     parts = [stories_section([Strip("", names, uris, [StoryRow("", texts)])])]
@@ -117,7 +120,10 @@ def _draw_grids(
 def make_video_section(
     attention: "LineAttention", transcript: str, facts: Mapping[str, Any], times: Times
 ) -> Section:
-    """Return the page section of a video: its texts (``facts``), and heat maps of attention."""
+    """Return the page section of a video: its texts, and heat maps of the attention to its frames.
+
+    ``facts`` has ``transcript_available`` and, if they exist, ``reference`` and ``hypothesis``.
+    """
     said = transcript if facts["transcript_available"] else "transcript not available"
     rows = [("transcript", said)]
     for name, label in (("reference", "reference"), ("hypothesis", "generated")):

@@ -32,12 +32,17 @@ def frames_section(
     sums_over_words: bool = False,
     video_shares: Optional[np.ndarray] = None,
 ) -> Section:
-    """Return a page section with a heat map of ``weights`` [W, M], a row per word and a column per
-    frame, and bars of each frame's mean weight above it.
+    """Return a page section with a heat map, a column per frame and a row per word.
 
-    Words that are not ``is_known`` [W] are underlined. The weights of each frame sum to 1 if
-    ``sums_over_words``, else those of each word. ``video_shares`` [W] are the weights that the
-    model gives to the video, not to the transcript.
+    Above the map, bars show each frame's mean weight.
+
+    Args:
+        words: W words.
+        weights: [W, M] attention weights.
+        times: Times of the M frames.
+        is_known: [W] False to underline the word, because the dictionary does not contain it.
+        sums_over_words: True if the weights of each frame sum to 1; False if those of each word do.
+        video_shares: [W] weight that the model gives to the video, not to the transcript.
     """
     W, M = weights.shape
     mean = weights.mean(axis=0)

@@ -197,9 +197,13 @@ class FactoredLikelihood:
     def _next_words(
         self, terms: Tensor, images: slice, words: Tensor, starts: np.ndarray
     ) -> Tensor:
-        """Compute log-probabilities [E, I'] of E words that follow n beginnings, for I' images,
-        from the beginnings' summands ``terms`` [n, M]. ``words`` [E] are grouped by beginning;
-        ``starts`` [n + 1] is the index of each group, then E."""
+        """Compute log-probabilities [E, I'] of E words that follow n beginnings, for I' images.
+
+        Args:
+            terms: [n, M] summand of the multimodal layer that depends on each beginning.
+            words: [E] indices of the words; those that follow the same beginning are adjacent.
+            starts: [n + 1] index in ``words`` of each beginning's first word, then E.
+        """
         n, num_images = len(terms), images.stop - images.start
         rows = n * num_images
         flat = self.multimodal[:rows]
@@ -290,12 +294,19 @@ def build_likelihood(
     precision: str = "float32",
     block_rows: int = 1024,
 ) -> Likelihood:
-    """Build a function that computes log P(sentence | image) [sentences, images]: a
-    :class:`FactoredLikelihood` if possible, else :func:`decoder_likelihood`.
+    """Build a function that computes log P(sentence | image) [sentences, images].
 
-    ``read_images`` maps ``(first, end)`` to features [end - first, N, D] and their padding mask;
-    ``start`` is the index of the start token; ``precision`` is ``float32`` or ``bfloat16``;
-    ``block_rows`` is the number of words whose logits are in memory at once.
+    It is a :class:`FactoredLikelihood` if possible, else :func:`decoder_likelihood`.
+
+    Args:
+        model: Encoder-decoder model in evaluation mode.
+        read_images: Function that maps ``(first, end)`` to features [end - first, N, D] of N
+            regions per image, and their padding mask [end - first, N].
+        num_images: Number of images.
+        start: Index of the start token, which precedes the first word.
+        precision: ``float32``, or ``bfloat16`` for the products of the output layer or to run the
+            network under autocast.
+        block_rows: Number of words whose logits are in memory at once.
     """
     options: dict[str, Any] = {"start": start, "precision": precision, "block_rows": block_rows}
     through_decoder = partial(

@@ -41,9 +41,17 @@ def unit_vectors(vectors: Any, what: str) -> np.ndarray:
 
 
 def nearest(queries: np.ndarray, candidates: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the places ``[Q, k]`` of the k candidates ``[n, K]`` with the largest inner products
-    with each query ``[Q, K]``, largest first, and these products in float64. Equal products keep
-    the order of the candidates."""
+    """Return the k candidates whose inner products with each query are largest, largest first.
+
+    Args:
+        queries: ``[Q, K]`` float32 vectors.
+        candidates: ``[n, K]`` float32 vectors; n is k or more.
+        k: Number of candidates to return.
+
+    Returns:
+        Places ``[Q, k]`` in ``candidates`` and products ``[Q, k]``, computed in float64. Equal
+        products keep the order of ``candidates``.
+    """
     places = np.empty((len(queries), k), dtype=np.int64)
     products = np.empty((len(queries), k))
     for start in range(0, len(queries), _QUERIES):
@@ -78,7 +86,15 @@ def _search_block(
 
 
 class VectorStore:
-    """Vectors of a feature store in memory: ``ids``, and ``vectors`` ``[items, K]`` of length 1."""
+    """Vectors of a feature store in memory, one per image or sentence.
+
+    Args:
+        store: Opened feature store, as ``fairseq-mm embed`` and ``fairseq-mm index`` write it.
+
+    Attributes:
+        ids: Key of each item.
+        vectors: ``[items, K]`` float32 vectors of length 1.
+    """
 
     def __init__(self, store: FeatureStore) -> None:
         self.ids = store.ids
@@ -99,8 +115,13 @@ class VectorStore:
     def search(
         self, queries: np.ndarray, k: int, *, exclude: Collection[str] = ()
     ) -> list[list[tuple[str, float]]]:
-        """Return keys and cosines of the k items nearest to each of the ``[queries, K]`` vectors,
-        nearest first, without the keys ``exclude``; all items if there are fewer."""
+        """Return keys and cosines (-1 to 1) of the k items nearest to each query, nearest first.
+
+        Args:
+            queries: ``[queries, K]`` vectors of any length above 0.
+            k: Number of items to return for each query; all are returned if there are fewer.
+            exclude: Keys of items that are not returned, such as an item that is the query itself.
+        """
         number = min(k + len(exclude), len(self.ids))
         places, cosines = nearest(unit_vectors(queries, "query"), self.vectors, number)
         results = []
@@ -124,8 +145,15 @@ class Retrieved(NamedTuple):
 def shifted_vector(
     query: Any, minus: Optional[Any] = None, plus: Optional[Any] = None
 ) -> np.ndarray:
-    """Compute ``query - minus + plus`` for vectors ``[K]`` and words ``[n, K]`` (Kiros et al. 2014,
-    equation 15). All are scaled to length 1 first, and so is the result, float32."""
+    """Compute ``query - minus + plus`` for vectors of words (Kiros et al. 2014, equation 15).
+
+    All vectors are scaled to length 1 first, and so is the result, ``[K]`` float32.
+
+    Args:
+        query: ``[K]`` vector of an image, or of any other item in the same space.
+        minus: ``[n, K]`` vectors of words to subtract; None for no words.
+        plus: ``[n, K]`` vectors of words to add; None for no words.
+    """
     total = unit_vectors(query[None], "query")[0].astype(np.float64)
     for words, sign in ((minus, -1), (plus, 1)):
         if words is not None and len(words):
@@ -147,12 +175,20 @@ def retrieve_shifted(
     resort: int = 0,
     exclude: Collection[str] = (),
 ) -> list[Retrieved]:
-    """Return the ``top`` items of a store that are nearest to the vector ``query - minus + plus``,
-    without the keys ``exclude``.
+    """Return the items of a store that are nearest to the vector ``query - minus + plus``.
 
     Kiros et al. 2014, section 3.2: "Occasionally [...] a poor result would be obtained within the
-    top-4 among good results". The ``resort`` nearest items (if ``top`` or more) are therefore
-    sorted by their distance to their mean, so that outliers come last.
+    top-4 among good results". With ``resort``, the nearest items are therefore sorted by their
+    distance to their mean, so that outliers come last.
+
+    Args:
+        store: Store to search.
+        query, minus, plus: See :func:`shifted_vector`.
+        top: Number of items to return.
+        resort: Number of nearest items to sort by the distance to their mean; the first ``top``
+            items are returned. If it is below ``top``, the ``top`` nearest items are returned,
+            sorted by cosine.
+        exclude: Keys of items that are not returned, such as an item that is the query itself.
     """
     shifted = shifted_vector(query, minus, plus)
     (items,) = store.search(shifted[None], max(top, resort), exclude=exclude)

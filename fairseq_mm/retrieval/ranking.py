@@ -41,11 +41,16 @@ def fill_scores(
     *,
     on_block: Callable[[int], object],
 ) -> None:
-    """Compute the blocks (indices of ``sentences``) of scores that a score file lacks.
+    """Compute the blocks of scores that a score file lacks.
 
-    ``likelihood`` gives log P(sentence | image) for the I images of the file, then for sampled
-    images, whose mean is P(sentence); without them, it is stored as 1. ``on_block`` is called with
-    each block's number of sentences.
+    Args:
+        file: Score file of ``sentences`` and I images.
+        likelihood: Function that computes log P(sentence | image) for sentences and all images: I
+            images to rank, then sampled images. P(sentence) is the mean of P(sentence | image) over
+            the sampled images; without them, it is stored as 1.
+        sentences: Token indices of each sentence.
+        blocks: Indices of the sentences of each block, see :func:`sentence_blocks`.
+        on_block: Function that is called after each block with its number of sentences.
     """
     num_images = file.log_probs.shape[1]
     for members in blocks:
@@ -61,9 +66,17 @@ def fill_scores(
 
 
 def nearest_images(features: np.ndarray, count: int, *, block: int = 256) -> np.ndarray:
-    """Find the images nearest to each of I images by the Euclidean distance of ``features`` [I, D],
-    as in Mao et al. 2015, section 9.2: indices [I, count], nearest first, the image itself before
-    all others; equally distant images are in the order of their indices."""
+    """Find the images nearest to each image, as in Mao et al. 2015, section 9.2.
+
+    Args:
+        features: [I, D] features of I images, which are compared by the Euclidean distance.
+        count: Number of images to return for each image.
+        block: Number of images whose distances to all images are in memory at once.
+
+    Returns:
+        Indices [I, count], nearest first. Each image is its own nearest image; equally distant
+        images are in the order of their indices.
+    """
     squares = (features**2).sum(1)
     nearest = []
     for start in range(0, len(features), block):
@@ -77,8 +90,12 @@ def nearest_images(features: np.ndarray, count: int, *, block: int = 256) -> np.
 
 
 def rank_images(log_probs: np.ndarray, image_of_sentence: np.ndarray) -> TrueRanks:
-    """Rank the images for each sentence by log P(sentence | image), [sentences, images];
-    ``image_of_sentence`` [sentences] is the image that each describes."""
+    """Rank the images for each sentence by P(sentence | image).
+
+    Args:
+        log_probs: [sentences, images] log P(sentence | image).
+        image_of_sentence: [sentences] index of the image that each sentence describes.
+    """
     return true_ranks(
         lambda start, end: log_probs[start:end], image_of_sentence, np.arange(log_probs.shape[1])
     )
@@ -90,12 +107,17 @@ def rank_sentences(
     image_of_sentence: np.ndarray,
     shortlist: Optional[np.ndarray] = None,
 ) -> TrueRanks:
-    """Rank the S sentences s for each of I images by P(s | I) / P(s) (Mao et al. 2015, equation 7),
-    from ``log_probs`` [S, I] and ``log_marginals`` [S] (zeros to rank by P(s | I)). Divide both by
-    the numbers of tokens to rank by a ratio of perplexities.
+    """Rank the sentences s for each image I by P(s | I) / P(s) (Mao et al. 2015, equation 7).
 
-    ``shortlist`` [I, count] are the images whose sentences are candidates, see
-    :func:`nearest_images`; None to rank all sentences.
+    To rank by a ratio of perplexities, first divide ``log_probs`` and ``log_marginals`` by the
+    number of tokens of each sentence.
+
+    Args:
+        log_probs: [S, I] log P(s | I) of S sentences and I images.
+        log_marginals: [S] log P(s); zeros to rank by P(s | I).
+        image_of_sentence: [S] index of the image that each sentence describes.
+        shortlist: [I, count] indices, for each image, of the images whose sentences are candidates,
+            see :func:`nearest_images`; None to rank all sentences.
     """
     num_images = log_probs.shape[1]
 
@@ -113,12 +135,26 @@ def rank_sentences(
 
 
 class SplitToRank:
-    """Sentences and images of a split to rank, and further images to estimate P(sentence), the mean
-    of P(sentence | image) over them: ``sampled`` names of the training split, and ``mean_image``
-    [1, D], with the last indices. Several keys of a line count as one image.
+    """Sentences and images of a split to rank, and further images to estimate P(sentence).
 
-    ``images`` of the split are in order of first appearance; ``lines`` (numbers), ``sentences``
-    (token indices, with the end token) and ``image_of_sentence`` (indices) are of each sentence.
+    P(sentence) is the mean of P(sentence | image) over the further images. The name of an image is
+    its key in the feature store; several keys of a line, joined by tabs, count as one image.
+
+    Args:
+        dataset: :class:`~fairseq_mm.data.multimodal_dataset.MultimodalDataset` with all lines of
+            the split.
+        max_images: Number of images of the split to use, from the first, with their sentences; None
+            for all.
+        sampled: Names of the further images, from the training split. Their indices follow the
+            indices of the split's images.
+        mean_image: [1, D] mean features of the training images, used as one more further image with
+            the last index; None for no such image.
+
+    Attributes:
+        images: Images of the split, in order of first appearance.
+        lines: Line number of each sentence in the split.
+        sentences: Token indices of each sentence, with the end token.
+        image_of_sentence: [sentences] index in ``images`` of each sentence's image.
     """
 
     def __init__(

@@ -34,10 +34,20 @@ def _check_settings(path: Path, stored: Any, settings: Mapping[str, Any]) -> Non
 class ScoreFile:
     """Folder with the scores of all pairs of a sentence and an image, complete or incomplete.
 
-    ``scores.json`` has the ``settings`` that determine the scores, ``log_probs.npy`` and
-    ``log_marginals.npy`` are log P(sentence | image) [sentences, images] float32 and log
-    P(sentence) [sentences] float64, memory-mapped. In an unfinished folder their names end with
-    ``.partial.npy``, and a marginal that has not been computed is NaN.
+    ``scores.json`` has the settings, ``log_probs.npy`` and ``log_marginals.npy`` the scores. In an
+    unfinished folder, the last two names end with ``.partial.npy``, and a marginal that has not
+    been computed is NaN.
+
+    Args:
+        folder: Path of the folder, which must exist.
+        settings: Settings that determine the scores, the sentences and images included, as JSON
+            values by name.
+        num_sentences: Number of sentences.
+        num_images: Number of images.
+
+    Attributes:
+        log_probs: Memory-mapped log P(sentence | image), [sentences, images] float32.
+        log_marginals: Memory-mapped log P(sentence), [sentences] float64.
     """
 
     def __init__(
@@ -73,8 +83,13 @@ class ScoreFile:
     def write(
         self, sentences: np.ndarray, log_probs: np.ndarray, log_marginals: np.ndarray
     ) -> None:
-        """Write the scores of the n ``sentences`` to disk: log P(sentence | image) [n, images], log
-        P(sentence) [n]."""
+        """Write the scores of n sentences to disk.
+
+        Args:
+            sentences: [n] indices of the sentences.
+            log_probs: [n, images] log P(sentence | image).
+            log_marginals: [n] log P(sentence).
+        """
         self.log_probs[sentences] = log_probs
         # rows first, and only then the marginals: after a crash, a marginal means a complete row
         self.log_probs.flush()
@@ -86,9 +101,17 @@ Line = tuple[int, int]
 
 
 class PairScores:
-    """File ``likelihoods.jsonl`` in ``folder`` with log-likelihoods of pairs of a story and a
-    condition (a prompt or image sequence): ``scores`` has them by the lines of both. The
-    ``settings`` determine the scores; ``condition`` names the condition in the file."""
+    """File of log-likelihoods of pairs of a story and a condition (a prompt or image sequence).
+
+    Args:
+        folder: Folder of the file, ``likelihoods.jsonl``; it must exist.
+        settings: Settings that determine the scores, as JSON values by name.
+        condition: Name of the condition in the file, ``prompt`` or ``images``.
+
+    Attributes:
+        path: Path of the file.
+        scores: Log-likelihood of each pair (line of the story, line of the condition).
+    """
 
     def __init__(
         self, folder: str, settings: Mapping[str, Any], *, condition: str = "prompt"

@@ -128,11 +128,13 @@ class TextLikelihood:
     def batches(
         self, pairs: Sequence[Pair], *, log_probs_of: Optional[LogProbs] = None
     ) -> Iterator[tuple[list[int], list[Tensor]]]:
-        """Score the texts of pairs, batch by batch: yield the indices of a batch's pairs and, for
-        each, log P of its tokens, [tokens] float32 on the CPU.
+        """Score the texts of pairs, batch by batch.
 
-        ``log_probs_of`` computes log P [N] of N tokens from the hidden states [N, E] of each model
-        and the tokens' indices [N]; by default, probabilities are averaged over models.
+        Yields, for each batch, the indices of its pairs in ``pairs``, and for each of these pairs
+        log P of the text's tokens, [tokens] float32 on the CPU. Every pair is in exactly one batch.
+
+        ``log_probs_of`` computes log P [N] of N tokens from a list of the hidden states [N, E] of
+        each model, and the tokens' indices [N]; by default, probabilities are averaged over models.
         """
         read = lru_cache(16)(self.read)
         for batch in self._split_batches(pairs):

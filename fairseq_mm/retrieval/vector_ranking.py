@@ -46,9 +46,16 @@ def norm_bounds(rows: np.ndarray) -> np.ndarray:
 
 
 def rounding_error(norms: np.ndarray, largest: float, dim: int) -> np.ndarray:
-    """Return upper bounds ``[n]`` of the rounding error of float32 inner products, in any order of
-    summation, of n vectors of dimension ``dim`` (``norms``, see :func:`norm_bounds`) with vectors
-    of norms up to ``largest``."""
+    """Return upper bounds of the rounding error of inner products that are computed in float32.
+
+    Each of n vectors is multiplied with all vectors of a second set. Element i of the result
+    ``[n]`` is a bound for all products of vector i, in any order of summation.
+
+    Args:
+        norms: ``[n]`` upper bounds of the norms of the n vectors, see :func:`norm_bounds`.
+        largest: Largest norm of a vector in the second set.
+        dim: Dimension of the vectors.
+    """
     # K products and K - 1 sums round by at most 2**-24 each, relative to the product of the norms;
     # products near 0 lose up to the smallest normal number
     relative = 1.01 * (dim + 2) * 2.0**-24
@@ -111,9 +118,14 @@ class VectorRanks(NamedTuple):
 
 
 def rank_vectors(images: Any, sentences: Any, image_of_sentence: Any) -> VectorRanks:
-    """Rank I ``images`` ``[I, K]`` for each of N ``sentences`` ``[N, K]``, and sentences for each
-    image; ``image_of_sentence`` ``[N]`` is the image that each describes, and every image has
-    one."""
+    """Rank images for each sentence and sentences for each image.
+
+    Args:
+        images: ``[I, K]`` vectors of I images, array or tensor of any floating-point type.
+        sentences: ``[N, K]`` vectors of N sentences.
+        image_of_sentence: ``[N]`` row in ``images`` of the image that each sentence describes;
+            every image has a sentence.
+    """
     images, sentences = float32_rows(images, "image"), float32_rows(sentences, "sentence")
     true_image = np.asarray(image_of_sentence)  # [N]
     K = images.shape[1]
@@ -159,9 +171,17 @@ def rank_vectors(images: Any, sentences: Any, image_of_sentence: Any) -> VectorR
 def _compare(
     scores: np.ndarray, low: np.ndarray, high: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Compare ``[rows, columns]`` scores with bounds of each row (``[rows, 1]``) or column (``[1,
-    columns]``). Return the number of scores above the upper bound for each row or column, and rows
-    and columns of the scores between the bounds."""
+    """Compare a block of scores with a lower and an upper bound for each row or each column.
+
+    Args:
+        scores: ``[rows, columns]`` scores.
+        low: Lower bounds, ``[rows, 1]`` or ``[1, columns]``.
+        high: Upper bounds, of the same shape.
+
+    Returns:
+        The number of scores above the upper bound for each row or column, and the rows and the
+        columns of the scores between the bounds.
+    """
     axis = 1 if low.shape[1] == 1 else 0
     reaches = scores >= low
     # flatnonzero is faster than np.nonzero in two dimensions

@@ -36,9 +36,16 @@ class Tempered(NamedTuple):
 def word_log_probs(
     decoder: Any, features: Tensor, target: Tensor, *, chunk_bytes: int = CHUNK_BYTES
 ) -> Tensor:
-    """Compute log P of N given words (``target`` [N]) from a decoder's hidden states [N, E], [N]
-    float32; with a linear layer ``output_proj``, the words' own logits are float32 even under
-    autocast. At most ``chunk_bytes`` of logits are in memory."""
+    """Compute log P of N given words from a decoder's hidden states, [N] float32.
+
+    If the output layer is a linear layer ``output_proj``, the logits of the given words are float32
+    even under autocast.
+
+    Args:
+        features: [N, E] hidden state from which each word is predicted.
+        target: [N] indices of the words.
+        chunk_bytes: Maximum size of float32 logits in memory; at least one word's are computed.
+    """
     linear = getattr(decoder, "output_proj", None)
     results = []
     for rows, logits in logit_chunks(decoder, features, chunk_bytes=chunk_bytes):
@@ -78,11 +85,16 @@ def _pieces(logits: Tensor) -> Sequence[Tensor]:
 
 
 def tempered_log_probs(logits: Tensor, target: Tensor, inverse_temperatures: Tensor) -> Tempered:
-    """Compute log-probabilities of targets [N] at G inverse temperatures b, with derivatives.
+    """Compute log-probabilities of targets at several temperatures, with derivatives.
 
-    With logits l [N, V] and p = softmax(b l), the results [N, G] are log p[target], its first
-    derivative l[target] - E_p[l] with respect to b, and its second derivative -Var_p[l]. E_p and
-    Var_p are mean and variance of the logits under p.
+    With logits l, inverse temperatures b and p = softmax(b l), the results [N, G] are
+    log p[target], its first derivative l[target] - E_p[l] with respect to b, and its second
+    derivative -Var_p[l]. E_p and Var_p are mean and variance of the logits under p.
+
+    Args:
+        logits: [N, V] logits at N tokens for V words of the vocabulary.
+        target: [N] index of each token in the vocabulary.
+        inverse_temperatures: [G] values of b.
     """
     # subtracted before the exponential, which would overflow at low temperatures
     largest = logits.amax(1, keepdim=True).float()
@@ -122,9 +134,19 @@ def mean_log_probs(log_probs: list[Tensor]) -> Tensor:
 def top_candidates(
     logits: Tensor, target: Tensor, k: int, excluded: Sequence[int]
 ) -> tuple[Tensor, Tensor]:
-    """Select the M of N tokens (``target`` [N]) that are among the k most probable words at their
-    position: return the logits [M, k] of these words, and the index [M] of the token among them.
-    ``logits`` [N, V] are set to ``-inf`` for the words ``excluded``."""
+    """Select the tokens of a text that are among the k most probable words at their position.
+
+    Args:
+        logits: [N, V] logits at N tokens for V words of the vocabulary; set to ``-inf`` for the
+            words ``excluded``.
+        target: [N] index of each token in the vocabulary.
+        k: Number of most probable words.
+        excluded: Indices of words that are never among the k.
+
+    Returns:
+        For the M selected tokens, the logits [M, k] of the k most probable words, and the index [M]
+        of the token among these k words.
+    """
     logits[:, list(excluded)] = float("-inf")
     values, words = logits.topk(min(k, logits.size(1) - len(excluded)), dim=1)
     matches = words == target.unsqueeze(1)
