@@ -35,6 +35,8 @@ natural, positive = at_least(0), at_least(1)
 Rows = Mapping[str, tuple[str, Mapping[str, Any]]]
 FLAG: dict[str, Any] = {"action": "store_true"}
 NUMBER: dict[str, Any] = {"type": int, "metavar": "N"}
+NATURAL: dict[str, Any] = {"type": natural, "metavar": "N"}
+POSITIVE: dict[str, Any] = {"type": positive, "metavar": "N"}
 # argparse appends to a copy of the default
 REPEATED: dict[str, Any] = {"action": "append", "default": []}
 _FILE, _REAL = {"metavar": "FILE"}, {"type": float, "metavar": "X"}
@@ -51,14 +53,15 @@ SHARED: Rows = {
     ),
     "--embedding": ("Embedding (vse_*) whose vectors the model reads.", {"metavar": "PATH"}),
     "--device": ("Device: cpu, cuda or cuda:1 (default: a GPU if any).", {"metavar": "NAME"}),
-    "--batch-size": (
-        "Inputs per batch; changes only speed and memory.",
-        {"type": positive, "metavar": "N"},
-    ),
+    "--batch-size": ("Inputs per batch; changes only speed and memory.", POSITIVE),
     "--output": ("Write to this file; .jsonl means --jsonl.", _FILE),
     "--jsonl": ("Write one JSON object per input.", FLAG),
     "--json": ("Write the result as JSON to this file.", _FILE),
     "--html": ("Write an HTML page of inputs and outputs.", _FILE),
+    "--images": (
+        "Folder or .tar of the images; repeatable.",
+        {**REPEATED, "metavar": "DIR"},
+    ),
     "--seed": (f"Seed of random numbers (default: {SEED}).", {"type": int}),
 }
 

@@ -17,7 +17,7 @@ import sys
 from typing import Any
 
 from fairseq_mm.cli import arguments
-from fairseq_mm.cli.arguments import FLAG, Rows
+from fairseq_mm.cli.arguments import FLAG, NATURAL, POSITIVE, Rows
 from fairseq_mm.cli.run_set_up import keep_freed_memory
 from fairseq_mm.extract.images import MAX_PIXELS
 from fairseq_mm.extract.media_list import ID_FORMS, IMAGES, VIDEOS, list_images
@@ -33,10 +33,6 @@ class _ListModels(argparse.Action):
         setattr(namespace, self.dest, values or "")
         for action in parser._actions:
             action.required = False
-
-
-_NATURAL: dict[str, Any] = {"type": arguments.natural, "metavar": "N"}
-_POSITIVE: dict[str, Any] = {"type": arguments.positive, "metavar": "N"}
 
 
 def _shard(text: str) -> str:
@@ -82,8 +78,8 @@ ARGUMENTS: dict[str, Rows] = {
         ),
     },
     "clips of videos": {
-        "--frames-per-clip": ("Frames per row (default: 16).", {**_POSITIVE, "dest": "frames"}),
-        "--stride": ("Frames between the starts of clips.", _POSITIVE),
+        "--frames-per-clip": ("Frames per row (default: 16).", {**POSITIVE, "dest": "frames"}),
+        "--stride": ("Frames between the starts of clips.", POSITIVE),
         "--fps": (
             "Resample to this frame rate (default: 0, do not).",
             {"type": float, "metavar": "X"},
@@ -91,13 +87,13 @@ ARGUMENTS: dict[str, Rows] = {
     },
     "preprocessing (default: the model's own)": {
         "--resize": ("Resize the short side, both sides, or nothing.", {"choices": RESIZES}),
-        "--size": ("Side of the network's input in pixels.", _POSITIVE),
-        "--resize-size": ("Side before the crop in pixels.", _POSITIVE),
+        "--size": ("Side of the network's input in pixels.", POSITIVE),
+        "--resize-size": ("Side before the crop in pixels.", POSITIVE),
         "--crop": ("Crop the centre, or nothing.", {"choices": CROPS}),
         "--normalize": ("Mean and standard deviation.", {"choices": NORMALIZATIONS}),
         "--max-pixels": (
             "Limit of image sizes (default: %(default)s).",
-            {**_POSITIVE, "default": MAX_PIXELS},
+            {**POSITIVE, "default": MAX_PIXELS},
         ),
     },
     "run": {
@@ -110,8 +106,8 @@ ARGUMENTS: dict[str, Rows] = {
             "Device: cpu, cuda or cuda:1 (default: a GPU if any).",
             {"default": "auto", "metavar": "NAME"},
         ),
-        "--batch-size": ("Images or clips per batch.", _POSITIVE),
-        "--workers": ("Decoding processes; 0 for none.", _NATURAL),
+        "--batch-size": ("Images or clips per batch.", POSITIVE),
+        "--workers": ("Decoding processes; 0 for none.", NATURAL),
         "--strict": ("Stop at the first unreadable image or video.", FLAG),
         "--overwrite": ("Replace a finished store at OUTPUT.", FLAG),
     },

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Callable, NamedTuple, Optional
 
 from fairseq_mm.cli import arguments
-from fairseq_mm.cli.arguments import FLAG, REPEATED, Rows, Rule
+from fairseq_mm.cli.arguments import FLAG, POSITIVE, REPEATED, Rows, Rule
 from fairseq_mm.cli.run_set_up import register_quietly
 from fairseq_mm.errors import UserError
 
@@ -50,31 +50,14 @@ _RULES = (
 )
 
 _PROMPTS: Rows = {
-    "--words": (
-        "Maximum number of words (default: as many as the model has positions for).",
-        {"metavar": "N", "type": arguments.positive},
-    ),
+    "--words": ("Maximum number of words (default: the model's positions).", POSITIVE),
     "--layers": ("Also write the attention of each layer to the prompt or to the frames.", FLAG),
 }
-_IMAGES: Rows = {
-    "--images": (
-        "Folder or .tar of a store's images, for the page; may be given again.",
-        {"metavar": "FOLDER", **REPEATED},
-    ),
-}
 _VIDEOS: Rows = {
-    "--gates": (
-        "Write forget gate scores, of all videos or of --lines, not the attention.",
-        FLAG,
-    ),
-    "--hypotheses": (
-        "Generated summaries that take the place of the references: fairseq-generate's output, "
-        "JSONL, or one a line.",
-        {"metavar": "FILE"},
-    ),
+    "--gates": ("Write forget gate scores, of all videos or of --lines.", FLAG),
+    "--hypotheses": ("Generated summaries in place of the references.", {"metavar": "FILE"}),
     "--videos": (
-        "Folder or .tar of the videos, whose frames and seconds the page shows; may be given "
-        "again.",
+        "Folder or .tar of videos, whose frames the page shows; repeatable.",
         {"metavar": "DIR", **REPEATED},
     ),
 }
@@ -110,8 +93,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     arguments.add_rows(parser.add_argument_group("stories of prompts"), _PROMPTS)
     images = parser.add_argument_group("visual stories")
-    arguments.add(images, "weights")
-    arguments.add_rows(images, _IMAGES)
+    arguments.add(images, "weights", "images")
     videos = parser.add_argument_group("summaries of videos")
     arguments.add_rows(videos, _VIDEOS)
     arguments.add(

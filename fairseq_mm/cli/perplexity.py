@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Optional
 
 from fairseq_mm.cli import arguments, likelihood
-from fairseq_mm.cli.arguments import FLAG, Rows
+from fairseq_mm.cli.arguments import FLAG, POSITIVE, Rows
 from fairseq_mm.cli.run_set_up import register_quietly
 from fairseq_mm.data.output_file import write_file
 from fairseq_mm.errors import UserError
@@ -49,7 +49,7 @@ _OUTPUT: Rows = {
     "--tune-temperature": ("Find the best temperature of the softmax.", FLAG),
     "--top-k": (
         "The k of top-k sampling, for its best temperature (default: 10).",
-        {"type": arguments.positive, "default": 10, "metavar": "K"},
+        {**POSITIVE, "default": 10},
     ),
 }
 _STORIES: Rows = {
@@ -57,10 +57,7 @@ _STORIES: Rows = {
         "With transtory, also count as the released code of Transtory-XL (default: tokens).",
         {"choices": ("tokens", "transtory")},
     ),
-    "--shuffled-images": (
-        "Also score the stories under the images of another album, sampled with --seed.",
-        FLAG,
-    ),
+    "--shuffled-images": ("Also score under the images of another album (--seed).", FLAG),
 }
 
 

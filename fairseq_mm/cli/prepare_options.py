@@ -6,7 +6,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Callable, NamedTuple, Optional
 
-from fairseq_mm.cli.arguments import FLAG, REPEATED, at_least, natural, positive
+from fairseq_mm.cli.arguments import FLAG, NATURAL, POSITIVE, REPEATED, at_least
 from fairseq_mm.data import record_split, transcript_text
 from fairseq_mm.data.caption_text import CaptionTokenizer
 from fairseq_mm.data.story_text import STORY_TOKENIZERS
@@ -21,8 +21,6 @@ from fairseq_mm.prepare.videos import VideoWriter
 from fairseq_mm.prepare.visual_stories import VisualStoryWriter
 from fairseq_mm.prepare.writer import FolderWriter, Vocabulary
 
-NATURAL: dict[str, Any] = {"type": natural, "metavar": "N"}
-POSITIVE: dict[str, Any] = {"type": positive, "metavar": "N"}
 _FILE: dict[str, Any] = {"type": Path, "metavar": "FILE"}
 _JSONL: dict[str, Any] = {**_FILE, **REPEATED, "metavar": "FILE.jsonl"}
 _RARE = "Words that occur fewer than N times in the training {} become <unk> (default: "

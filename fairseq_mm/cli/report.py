@@ -24,7 +24,7 @@ from typing import Any, NamedTuple, Optional
 from tqdm.auto import tqdm
 
 from fairseq_mm.cli import arguments
-from fairseq_mm.cli.arguments import REPEATED, Rows
+from fairseq_mm.cli.arguments import POSITIVE, REPEATED, Rows
 from fairseq_mm.cli.records import counted
 from fairseq_mm.cli.score import (
     COMPARE_SAMPLES,
@@ -59,28 +59,19 @@ METRICS = (
 )
 DEFAULT_METRICS = "bleu,rouge_l,cider"
 _SIDE = 224  # pixels of the longer side of an image
+_FILES = {**REPEATED, "metavar": "FILE"}
 ARGUMENTS: Rows = {
     "--hypotheses": (
-        "Generated texts; may be given again, for other systems.",
-        {"metavar": "FILE", "required": True, "action": "append"},
+        "Texts of a system; repeatable.",
+        {"required": True, **_FILES},
     ),
     "--name": (
-        "Name of a system, given as often as --hypotheses (default: names of the files).",
-        {"metavar": "TEXT", **REPEATED},
+        "Name of a system, for each of --hypotheses (default: their names).",
+        {**REPEATED, "metavar": "TEXT"},
     ),
-    "--images": (
-        "Folder or .tar of the images; may be given again. Without it the page has no images.",
-        {"metavar": "FOLDER", **REPEATED},
-    ),
-    "--scores": (
-        "JSON lines with scores of each item of the first system; may be given again.",
-        {"type": Path, "metavar": "FILE", **REPEATED},
-    ),
+    "--scores": ("JSON lines with scores of the first system's items; repeatable.", _FILES),
     "--title": ("Title of the page (default: data folder and split).", {"metavar": "TEXT"}),
-    "--limit": (
-        "Maximum number of items (default: all).",
-        {"type": arguments.positive, "metavar": "N"},
-    ),
+    "--limit": ("Maximum number of items (default: all).", POSITIVE),
     "--metrics": (
         "Metrics, as of score, that need no further files (default with several --hypotheses: "
         "bleu,rouge_l,cider).",
@@ -113,7 +104,7 @@ class System(NamedTuple):
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     arguments.add(
         parser,
-        *("data", "split", "output"),
+        *("data", "split", "output", "images"),
         data={"required": True, "type": Path},
         split={"help": "Split of the data folder (default: the split of --hypotheses, or valid)."},
         output={"required": True, "type": Path, "help": "Page to write."},
@@ -228,7 +219,7 @@ def compute_scores(
     return lines
 
 
-def read_scores(paths: Sequence[Path], system: System, references: References) -> None:
+def read_scores(paths: Sequence[str], system: System, references: References) -> None:
     """Read the files of ``--scores`` into ``System.scores``."""
     for path in paths:
         for where, record in read_objects(path):

@@ -60,7 +60,7 @@ _PROMPTS: Rows = {
     ),
     "--words": (  # section 5.1: as long as the generated stories
         "Maximum number of words of a story; <newline> counts as one (default: 150).",
-        {"type": arguments.positive, "default": 150, "metavar": "N"},
+        {**arguments.POSITIVE, "default": 150},
     ),
 }
 

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Callable, Optional
 
 from fairseq_mm.cli import arguments
-from fairseq_mm.cli.arguments import Rows, Rule
+from fairseq_mm.cli.arguments import POSITIVE, Rows, Rule
 from fairseq_mm.cli.run_set_up import register_quietly
 from fairseq_mm.errors import UserError
 
@@ -38,32 +38,17 @@ _RULES = (
     *(Rule(name, excludes=("store",)) for name in ("features", "marginal_images")),
     Rule("images", needs=("html",)),
 )
-_APPENDED = {"action": "append"}
+_FILE, _WORDS = {"metavar": "FILE"}, {"action": "append", "metavar": "WORD"}
 _QUERY: Rows = {
     "text": ("Query: a sentence or a word.", {"nargs": "?", "metavar": "TEXT"}),
-    "--image": ("Query image.", {"metavar": "FILE"}),
+    "--image": ("Query image.", _FILE),
     "--id": ("Id of an item of the store, or of an image, as the query.", {"metavar": "ID"}),
 }
-_OUTPUT: Rows = {
-    "--top": (
-        "Number of items to retrieve (default: 5).",
-        {"type": arguments.positive, "default": 5, "metavar": "N"},
-    ),
-    "--html": ("Write a page of the query and the items to this file.", {"metavar": "FILE"}),
-    "--images": (
-        "Folder or .tar of the images that the page shows; may be given again.",
-        {"metavar": "FOLDER", **_APPENDED},
-    ),
-}
 _VECTORS: Rows = {
-    "--store": ("Feature store of vectors, made by fairseq-mm embed.", {"metavar": "FILE"}),
-    "--minus": ("Word to take away; repeatable.", {"metavar": "WORD", **_APPENDED}),
-    "--plus": ("Word to add; repeatable.", {"metavar": "WORD", **_APPENDED}),
-    "--resort": (
-        "Sort the N nearest (--top or more) by their distance to their mean, and show the first "
-        "--top.",
-        {"type": arguments.positive, "metavar": "N"},
-    ),
+    "--store": ("Feature store of vectors, made by fairseq-mm embed.", _FILE),
+    "--minus": ("Word to take away; repeatable.", _WORDS),
+    "--plus": ("Word to add; repeatable.", _WORDS),
+    "--resort": ("Sort the N nearest (--top or more) by their distance to their mean.", POSITIVE),
 }
 
 
@@ -71,7 +56,7 @@ def add_nearest_arguments(parser: argparse.ArgumentParser) -> None:
     arguments.add_rows(parser.add_mutually_exclusive_group(required=True), _QUERY)
     arguments.add(
         parser,
-        *("checkpoint", "data", "weights", "device", "jsonl"),
+        *("checkpoint", "data", "weights", "device", "jsonl", "html", "images"),
         checkpoint={
             "required": False,
             "help": "Checkpoint that the vectors are from (needed but for --id without words), or "
@@ -80,7 +65,8 @@ def add_nearest_arguments(parser: argparse.ArgumentParser) -> None:
         data={"help": "Data folder: to show sentences, or to search by likelihood."},
         jsonl={"help": "Write one JSON object per line, with the fields above."},
     )
-    arguments.add_rows(parser, _OUTPUT)
+    top = {**POSITIVE, "default": 5, "help": "Number of items to retrieve (default: 5)."}
+    parser.add_argument("--top", **top)
     arguments.add_rows(parser.add_argument_group("vectors"), _VECTORS)
     likelihood = parser.add_argument_group("likelihood")
     arguments.add(

@@ -16,28 +16,18 @@ import sys
 from pathlib import Path
 
 from fairseq_mm.cli import arguments
-from fairseq_mm.cli.arguments import REPEATED, Rows
+from fairseq_mm.cli.arguments import POSITIVE, REPEATED, Rows
 from fairseq_mm.cli.retrieve_nearest import load_store_embedder
 from fairseq_mm.cli.run_set_up import register_quietly
 from fairseq_mm.errors import UserError
 
 _SIDE = 128  # pixels of an image in the file, twice its size on the page
 _ROWS: Rows = {
-    "--jsonl": (
-        "Write the coordinates to this file, a point a line.",
-        {"metavar": "FILE"},
-    ),
+    "--jsonl": ("Write the coordinates to this file, a point a line.", {"metavar": "FILE"}),
     "--id": ("Item of the store to draw; repeatable.", REPEATED),
     "--near": ("Draw the items nearest to this sentence; repeatable.", REPEATED),
     "--word": ("Word to draw; repeatable.", REPEATED),
-    "--top": (
-        "Number of items of each --near (default: 3).",
-        {"type": arguments.positive, "metavar": "N", "default": 3},
-    ),
-    "--images": (
-        "Folders or archives of the images to show.",
-        {"nargs": "+", "metavar": "PATH"},
-    ),
+    "--top": ("Number of items of each --near (default: 3).", {**POSITIVE, "default": 3}),
 }
 
 
@@ -46,7 +36,7 @@ def add_plot_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--store", required=True, metavar="FILE", help=store)
     arguments.add(
         parser,
-        *("checkpoint", "output", "device"),
+        *("checkpoint", "output", "device", "images"),
         checkpoint={"help": "Checkpoint that the vectors are from."},
         output={"required": True, "help": "HTML file to write."},
     )

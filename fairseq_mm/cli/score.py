@@ -24,7 +24,7 @@ import numpy as np
 from tqdm.auto import tqdm
 
 from fairseq_mm.cli import arguments, score_gain, score_inputs, score_models
-from fairseq_mm.cli.arguments import Rows, Rule, flag
+from fairseq_mm.cli.arguments import NATURAL, POSITIVE, Rows, Rule, flag
 from fairseq_mm.cli.records import counted, list_first
 from fairseq_mm.cli.score_inputs import JoinedTexts, References, without_separators
 from fairseq_mm.data.caption_text import CaptionTokenizer
@@ -114,10 +114,7 @@ _ARGUMENTS: Rows = {
     "--preset": ("Protocol (default: coco).", {"choices": PRESETS, "default": "coco"}),
     "--metrics": ("Metrics, or figures such as bleu4.", {"metavar": "NAMES"}),
     "--tokenizer": ("Tokens.", {"choices": TOKENIZERS}),
-    "--first-words": (
-        f"Words that first_distinct reads (default: {FIRST_WORDS}).",
-        {"type": arguments.positive, "metavar": "N"},
-    ),
+    "--first-words": (f"Words that first_distinct reads (default: {FIRST_WORDS}).", POSITIVE),
     "--references": ("JSON lines, COCO annotations, or lines.", _FILE),
     "--references-of": (
         "The item (default), or all stories of its album.",
@@ -127,10 +124,7 @@ _ARGUMENTS: Rows = {
 }
 _OUTPUT: Rows = {
     "--compare": ("Texts of another system, paired by item.", _FILE),
-    "--bootstrap": (
-        f"Resamples (default: 0; with --compare {COMPARE_SAMPLES}).",
-        {"type": arguments.natural, "metavar": "N"},
-    ),
+    "--bootstrap": (f"Resamples (default: 0; with --compare {COMPARE_SAMPLES}).", NATURAL),
     "--per-item": ("Write the scores of each item as JSON lines.", _FILE),
     "--submission": ("Write COCO's results or VIST's stories.", _FILE),
     "--signatures": ("Print how each figure was computed.", arguments.FLAG),
@@ -158,8 +152,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     arguments.add(parser, "data", "split", split=split)
     arguments.add_rows(parser, _ARGUMENTS)
     arguments.add_rows(parser, _OUTPUT)
-    seed = {"default": SEED, "type": arguments.natural, "metavar": "N"}
-    arguments.add(parser, "json", "seed", seed=seed)
+    arguments.add(parser, "json", "seed", seed={**NATURAL, "default": SEED})
     arguments.add_rows(parser, score_models.ARGUMENTS)
     arguments.add(parser, "device", device={"help": "Device of the models."})
     arguments.add_rows(parser, score_gain.OPTIONS)

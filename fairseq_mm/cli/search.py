@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from fairseq_mm.cli import arguments
-from fairseq_mm.cli.arguments import REPEATED, Rows, Rule
+from fairseq_mm.cli.arguments import POSITIVE, REPEATED, Rows, Rule
 from fairseq_mm.cli.records import counted, open_output
 from fairseq_mm.cli.run_set_up import register_quietly
 from fairseq_mm.data.input_files import read_lines
@@ -39,27 +39,15 @@ if TYPE_CHECKING:
     from fairseq_mm.inference.image_index import SearchResult
 
 _SIDE = 320  # pixels of a thumbnail
+_FILES = {**REPEATED, "metavar": "FILE"}
 _RULES = (Rule("weights", needs=("image",), because="sentences need no image extractor"),)
 _ROWS: Rows = {
     "folder": ("Folder of images that has an index.", {"metavar": "FOLDER"}),
     "queries": ("Sentence or word to find.", {"nargs": "*", "metavar": "SENTENCE"}),
-    "--queries": (
-        "File with one sentence per line, searched after the sentences of the command line; may be "
-        "given again.",
-        {"dest": "query_files", "metavar": "FILE", **REPEATED},
-    ),
-    "--image": (
-        "Image to find similar images of; may be given again.",
-        {"metavar": "FILE", **REPEATED},
-    ),
-    "--top": (
-        "Number of images to show for each query (default: 10).",
-        {"type": arguments.positive, "default": 10, "metavar": "N"},
-    ),
-    "--index": (
-        "Index of the folder (default: .fairseq_mm/index.h5 in FOLDER).",
-        {"metavar": "FILE"},
-    ),
+    "--queries": ("File of sentences, one a line; repeatable.", {"dest": "query_files", **_FILES}),
+    "--image": ("Image to find similar images of; repeatable.", _FILES),
+    "--top": ("Number of images for each query (default: 10).", {**POSITIVE, "default": 10}),
+    "--index": ("Index (default: .fairseq_mm/index.h5 in FOLDER).", {"metavar": "FILE"}),
 }
 
 

@@ -24,6 +24,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple, Optional
 
 from fairseq_mm.cli import arguments
+from fairseq_mm.cli.arguments import POSITIVE
 from fairseq_mm.cli.run_set_up import register_quietly
 from fairseq_mm.data.input_files import read_lines
 from fairseq_mm.errors import UserError, file_errors, import_extra
@@ -44,14 +45,16 @@ _MOST_BEAMS, _MOST_TEXTS, _MOST_IMAGES = 20, 10, 100
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     several: dict[str, Any] = {"nargs": "+", "default": [], "action": "extend"}
-    number: dict[str, Any] = {"type": arguments.positive, "metavar": "N"}
     rows: arguments.Rows = {
         "--checkpoint": ("Checkpoints: files, folders or ensembles.", several),
         "--index": ("Folders of images that fairseq-mm index has indexed.", several),
         "--weights": ("State dict files of extractors, if not beside the checkpoints.", several),
         "--host": ("Address (default: %(default)s).", {"default": "127.0.0.1"}),
-        "--port": ("Port (default: %(default)s).", {**number, "default": 8000}),
-        "--max-upload": ("MiB of an upload (default: %(default)s).", {**number, "default": 32}),
+        "--port": ("Port (default: %(default)s).", {**POSITIVE, "default": 8000}),
+        "--max-upload": (
+            "MiB of an upload (default: %(default)s).",
+            {**POSITIVE, "default": 32},
+        ),
         "--auth-file": ("File with a line NAME:PASSWORD for each user.", {"metavar": "FILE"}),
     }
     arguments.add_rows(parser, rows)

@@ -27,12 +27,8 @@ from fairseq_mm.errors import EXIT_STATUS, UserError
 _MAX_SHOWN = 500
 _FILE = {"metavar": "FILE"}
 _NAME = {"metavar": "NAME"}
-_DTYPE: Rows = {
-    "--dtype": (
-        "Type of the new store's numbers (default: as they are).",
-        {"choices": ("float16", "float32")},
-    )
-}
+_TYPES = {"choices": ("float16", "float32")}
+_DTYPE: Rows = {"--dtype": ("Type of the numbers (default: as they are).", _TYPES)}
 _OUTPUT: Rows = {
     "--output": ("Feature store to make.", {"required": True, **_FILE}),
     "--overwrite": ("Replace a finished store.", FLAG),
@@ -80,11 +76,7 @@ ACTIONS: dict[str, tuple[str, Rows]] = {
             **_PATHS,
             **_OUTPUT,
             **_DTYPE,
-            "--incomplete": (
-                "Merge some of the parts that fairseq-mm extract --shard has made; without it, all "
-                "parts of a list must be given.",
-                FLAG,
-            ),
+            "--incomplete": ("Merge only some of the parts of fairseq-mm extract --shard.", FLAG),
         },
     ),
 }
