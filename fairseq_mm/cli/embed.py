@@ -30,14 +30,11 @@ if TYPE_CHECKING:
     from fairseq_mm.inference.embedder import Embedder
 
 _IMAGES_PER_BATCH = 128
+_ITEMS = ("images", "sentences", "words")
 _ROWS: Rows = {
     "--of": (
         "Items to embed (default: images and sentences).",
-        {
-            "nargs": "+",
-            "choices": ("images", "sentences", "words"),
-            "default": ["images", "sentences"],
-        },
+        {"nargs": "+", "choices": _ITEMS, "default": [*_ITEMS[:2]]},
     ),
     "--overwrite": ("Replace an existing store at --output.", FLAG),
 }
@@ -50,10 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         *("checkpoint", "split", "features", "output", "device"),
         checkpoint={"help": "Checkpoint of the embedding model, or folder with one."},
         split={"default": "valid", "help": "Split to embed (default: valid)."},
-        features={
-            "help": "Feature store of the images (default: features.h5 in DATA); sentences "
-            "and words need none."
-        },
+        features={"help": "Feature store of the images (default: features.h5 in DATA)."},
         output={"required": True, "help": "Feature store to write."},
     )
     arguments.add_rows(parser, _ROWS)

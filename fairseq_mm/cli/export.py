@@ -34,6 +34,7 @@ import argparse
 import os
 
 from fairseq_mm.cli import arguments
+from fairseq_mm.cli.arguments import FLAG, Rows
 from fairseq_mm.cli.run_set_up import register_quietly
 from fairseq_mm.errors import UserError
 from fairseq_mm.inference.checkpoint_files import checkpoint_file
@@ -42,44 +43,23 @@ from fairseq_mm.inference.checkpoint_files import checkpoint_file
 _ALONE = ("average", "to_checkpoint", "separate_network")
 
 
+_ARGUMENTS: Rows = {
+    "checkpoint": (
+        "Checkpoint or model folder; with --average, several checkpoints joined by colons.",
+        {"metavar": "CHECKPOINT"},
+    ),
+    "output": ("New folder; with --to-checkpoint or --average, a new file.", {"metavar": "OUTPUT"}),
+    "--scores": ("Result of fairseq-mm score --json, for the model card.", {"metavar": "FILE"}),
+    "--to-checkpoint": ("Write a checkpoint file from a model folder.", FLAG),
+    "--separate-network": ("Write a checkpoint and the weights of its image network.", FLAG),
+    "--average": ("Write a checkpoint file with the mean weights of several.", FLAG),
+}
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    arguments.add_rows(
-        parser,
-        {
-            "checkpoint": (
-                "Checkpoint, its folder, or a model folder (OWNER/NAME for one of the hub); with "
-                "--average, several checkpoints joined by colons.",
-                {"metavar": "CHECKPOINT"},
-            ),
-            "output": (
-                "Folder to write, which must be new or empty; with --to-checkpoint or --average, a "
-                "new file.",
-                {"metavar": "OUTPUT"},
-            ),
-            "--scores": (
-                "Result of fairseq-mm score --json, for the model card.",
-                {"metavar": "FILE"},
-            ),
-            "--to-checkpoint": (
-                "Write a checkpoint file from a model folder.",
-                arguments.FLAG,
-            ),
-            "--separate-network": (
-                "Write a model that was trained with its image network as two files: a checkpoint "
-                "and the weights of the network.",
-                arguments.FLAG,
-            ),
-            "--average": (
-                "Write a checkpoint file with the mean weights of several checkpoints.",
-                arguments.FLAG,
-            ),
-        },
-    )
-    arguments.add(
-        parser,
-        "data",
-        data={"help": "Data folder of the training, for fairseq's own models."},
-    )
+    arguments.add_rows(parser, _ARGUMENTS)
+    help_of_data = "Data folder of the training, for fairseq's own models."
+    arguments.add(parser, "data", data={"help": help_of_data})
 
 
 def run(args: argparse.Namespace) -> None:

@@ -32,16 +32,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     arguments.add(
         parser,
         *("checkpoint", "weights", "output", "device", "batch_size"),
-        checkpoint={
-            "required": False,
-            "help": "Checkpoint of an image-sentence embedding, or folder with "
-            "one (default: the checkpoint that the index records).",
-        },
+        checkpoint={"required": False, "help": "Embedding (default: the one that made the index)."},
         output={"help": "Index to write or update (default: .fairseq_mm/index.h5 in FOLDER)."},
-        batch_size={
-            "help": "Number of images per batch; changes speed and memory, not results (default: "
-            "16; 128 on a GPU)."
-        },
     )
 
 

@@ -23,9 +23,7 @@ KINDS = {
     "albums": "visual stories",
     "summaries": "summaries of videos",
 }
-WORDS_HELP = (
-    "Score only the first N words of a story, without an end (default: the model's positions)."
-)
+WORDS_HELP = "Score only the first N words of a story (default: the model's positions)."
 # options and their defaults, by the kinds of checkpoints that have them
 Options = Mapping[str, Mapping[str, Any]]
 
@@ -37,10 +35,7 @@ def add_scoring_arguments(parser: argparse.ArgumentParser) -> None:
         parser,
         *("checkpoint", "split", "features", "seed"),
         split={"default": "valid", "help": "Split of the data folder (default: valid)."},
-        features={
-            "help": "Feature store of the images, or several, separated by the system's path "
-            "separator (default: features.h5 in DATA)."
-        },
+        features={"help": "Feature store of the images (default: features.h5 in DATA)."},
         seed={"default": SEED, "type": arguments.natural},
     )
     group = parser.add_argument_group("speed and memory")

@@ -22,6 +22,7 @@ from fairseq_mm.prepare.visual_stories import VisualStoryWriter
 from fairseq_mm.prepare.writer import FolderWriter, Vocabulary
 
 _FILE: dict[str, Any] = {"type": Path, "metavar": "FILE"}
+_DIR: dict[str, Any] = {"type": Path, "metavar": "DIR"}
 _JSONL: dict[str, Any] = {**_FILE, **REPEATED, "metavar": "FILE.jsonl"}
 _RARE = "Words that occur fewer than N times in the training {} become <unk> (default: "
 _DICTIONARY = "Dictionary of an existing model{}, taken instead of one of the training split."
@@ -30,16 +31,11 @@ OPTIONS: dict[str, tuple[str, dict[str, Any]]] = {
     "--valid": ("JSON lines of the valid split alone; may be given again.", _JSONL),
     "--test": ("JSON lines of the test split alone; may be given again.", _JSONL),
     "--valid-size": (
-        "Number of training {groups} to draw as the valid split, with all that belongs to each "
-        "(default: 0).",
+        "Number of {groups} to draw as the valid split (default: 0).",
         NATURAL,
     ),
     "--test-size": ("The same for the test split (default: 0).", NATURAL),
-    "--without-images": (
-        "The data is text alone: lines need no image, and files that end with .txt have a sentence "
-        "a line.",
-        FLAG,
-    ),
+    "--without-images": ("Read text alone: also .txt files with a sentence a line.", FLAG),
     "--keys": (
         "What {visual}s are called in the feature store: by the name, the stem (without ending) or "
         "the path of their file; as --ids of fairseq-mm extract (default: name).",
@@ -55,7 +51,7 @@ OPTIONS: dict[str, tuple[str, dict[str, Any]]] = {
         "missing_images.txt (default: {missing}).",
         {"choices": POLICIES},
     ),
-    "--output": ("Data folder to write.", {"type": Path, "metavar": "DIR", "required": True}),
+    "--output": ("Data folder to write.", {**_DIR, "required": True}),
     "--overwrite": ("Replace prepared data in DIR.", FLAG),
     "--strict": ("Refuse splits and dictionaries of other sizes than the published ones.", FLAG),
     "--keep-case": ("Do not lower-case the text.", FLAG),
@@ -64,21 +60,14 @@ OPTIONS: dict[str, tuple[str, dict[str, Any]]] = {
     "--source-threshold": (_RARE.format("prompts") + "{threshold}).", POSITIVE),
     "--target-threshold": (_RARE.format("stories") + "{threshold}).", POSITIVE),
     "--max-words": (
-        "Size of the dictionary: only the N most frequent words (default: all).",
+        "Keep only the N most frequent words (default: all).",
         POSITIVE,
     ),
     "--dictionary": (_DICTIONARY.format(""), _FILE),
     "--source-dictionary": (_DICTIONARY.format(" for prompts"), _FILE),
     "--target-dictionary": (_DICTIONARY.format(" for stories"), _FILE),
-    "--story-words": (
-        "Maximum number of words per story; longer stories are truncated, 0 leaves them whole "
-        "(default: 1000).",
-        NATURAL,
-    ),
-    "--pretrained": (
-        "Folder of a pretrained model, whose dictionary and subwords are taken.",
-        {"type": Path, "metavar": "DIR"},
-    ),
+    "--story-words": ("Truncate stories to N words; 0 for no limit (default: 1000).", NATURAL),
+    "--pretrained": ("Pretrained model, whose dictionary and subwords are taken.", _DIR),
     "--indexed-oov": (
         "Maximum number of indexed OOV tokens per video, for pointer_generator: words outside the "
         "dictionary are written as <unk-0>, <unk-1>, ..., so that the model can copy them "

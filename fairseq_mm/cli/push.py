@@ -38,18 +38,13 @@ from fairseq_mm.inference.checkpoint_files import (
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    arguments.add_rows(
-        parser,
-        {
-            "folder": ("Model folder, made by fairseq-mm export.", {"metavar": "DIR"}),
-            "repository": ("Name of the model on the hub.", {"metavar": "OWNER/NAME"}),
-            "--private": ("Create the model as a private one.", arguments.FLAG),
-            "--revision": (
-                "Branch to upload to, which is created if it does not exist (default: main).",
-                {"metavar": "NAME"},
-            ),
-        },
-    )
+    rows: arguments.Rows = {
+        "folder": ("Model folder, made by fairseq-mm export.", {"metavar": "DIR"}),
+        "repository": ("Name of the model on the hub.", {"metavar": "OWNER/NAME"}),
+        "--private": ("Create the model as a private one.", arguments.FLAG),
+        "--revision": ("Branch to upload to, if needed a new one.", {"metavar": "NAME"}),
+    }
+    arguments.add_rows(parser, rows)
 
 
 def run(args: argparse.Namespace) -> None:

@@ -37,12 +37,6 @@ OPTIONS: likelihood.Options = {
     "prompts": {**_STORIES, "words": None},
     "albums": {**_STORIES, "features": None},
 }
-_CANDIDATES: arguments.Rows = {
-    "--candidates": (
-        "Number of prompts or albums compared for each story, its own included (default: 10).",
-        {"type": arguments.at_least(2), "metavar": "N"},
-    ),
-}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -71,7 +65,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         draws="Number of samples of candidates (default: 20).",
         words=likelihood.WORDS_HELP,
     )
-    arguments.add_rows(stories, _CANDIDATES)
+    stories.add_argument(
+        "--candidates",
+        type=arguments.at_least(2),
+        metavar="N",
+        help="Prompts or albums compared for a story, its own included (default: 10).",
+    )
 
 
 def run(args: argparse.Namespace) -> None:

@@ -59,8 +59,7 @@ def add_nearest_arguments(parser: argparse.ArgumentParser) -> None:
         *("checkpoint", "data", "weights", "device", "jsonl", "html", "images"),
         checkpoint={
             "required": False,
-            "help": "Checkpoint that the vectors are from (needed but for --id without words), or "
-            "of a model of captions.",
+            "help": "Checkpoint that the vectors are from, or of a model of captions.",
         },
         data={"help": "Data folder: to show sentences, or to search by likelihood."},
         jsonl={"help": "Write one JSON object per line, with the fields above."},

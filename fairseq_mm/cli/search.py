@@ -58,14 +58,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         *("html", "output", "jsonl", "checkpoint", "weights"),
         html={"help": "Write a page of the images to this file."},
         jsonl={"help": "Write one JSON object per line, with the fields above."},
-        checkpoint={
-            "required": False,
-            "help": "Checkpoint that made the index (default: the path that the index records).",
-        },
-        weights={
-            "help": "State dict file of the image extractor, for --image (default: the path that "
-            "the index records, or else found beside the checkpoint)."
-        },
+        checkpoint={"required": False, "help": "Embedding (default: the one that made the index)."},
+        weights={"help": "Extractor's weights, for --image (default: as the index records)."},
     )
 
 
