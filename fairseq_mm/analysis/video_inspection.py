@@ -328,11 +328,7 @@ class VideoInspection:
         return tracer.trace(inputs, valid_masks, needs_decoder=needs_decoder), rows
 
     def _line_attention(
-        self,
-        line: int,
-        traced: list[TracedLayer],
-        row: int,
-        summaries: Summaries,
+        self, line: int, traced: list[TracedLayer], row: int, summaries: Summaries
     ) -> LineAttention:
         num_frames = self.dataset.features.count_rows(self.dataset.visual_ids[line])
         maps = []

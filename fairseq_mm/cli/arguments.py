@@ -58,10 +58,7 @@ SHARED: Rows = {
     "--jsonl": ("Write one JSON object per input.", FLAG),
     "--json": ("Write the result as JSON to this file.", _FILE),
     "--html": ("Write an HTML page of inputs and outputs.", _FILE),
-    "--images": (
-        "Folder or .tar of the images; repeatable.",
-        {**REPEATED, "metavar": "DIR"},
-    ),
+    "--images": ("Folder or .tar of the images; repeatable.", {**REPEATED, "metavar": "DIR"}),
     "--seed": (f"Seed of random numbers (default: {SEED}).", {"type": int}),
 }
 
@@ -122,11 +119,7 @@ STRUCTURES: Rows = {
     "--conditions": (
         "Vectors to generate from: image, means of the nearest words, sentences, or both "
         "(concepts).",
-        {
-            "nargs": "+",
-            "choices": ("image", "words", "sentences", "concepts"),
-            "metavar": "NAME",
-        },
+        {"nargs": "+", "choices": ("image", "words", "sentences", "concepts"), "metavar": "NAME"},
     ),
     "--pos-sampling": (
         "Sample sequences by frequency (default), or types.",

@@ -66,10 +66,7 @@ ARGUMENTS: dict[str, Rows] = {
             "Only list models, such as 'timm:vit_small*'.",
             {"action": _ListModels, "nargs": "?", "metavar": "PATTERN"},
         ),
-        "--weights": (
-            "State dict file, name of published weights, or none.",
-            {"metavar": "FILE"},
-        ),
+        "--weights": ("State dict file, name of published weights, or none.", {"metavar": "FILE"}),
         "--layer": ("Other layer of a torchvision model.", {"metavar": "NAME"}),
         "--grid": ("Write a row per position of the last feature map.", FLAG),
         "--seed": (

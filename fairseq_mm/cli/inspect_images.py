@@ -8,10 +8,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, Callable, NamedTuple, Optional
 
-from fairseq_mm.analysis.visual_story_inspection import (
-    get_attention_kinds,
-    inspect_visual_story,
-)
+from fairseq_mm.analysis.visual_story_inspection import get_attention_kinds, inspect_visual_story
 from fairseq_mm.cli.inspect import Inspection, Part, check_line, read_told_line
 from fairseq_mm.data.feature_store import FeatureStores, open_features, open_folder_features
 from fairseq_mm.data.records import open_split

@@ -12,11 +12,7 @@ from fairseq_mm.analysis import rounded
 from fairseq_mm.analysis.video_inspection import GateScores, VideoInspection
 from fairseq_mm.cli.inspect import Inspection, Part, check_line
 from fairseq_mm.cli.records import progress_bar
-from fairseq_mm.cli.score_inputs import (
-    check_generated_for,
-    get_oov_words,
-    restored,
-)
+from fairseq_mm.cli.score_inputs import check_generated_for, get_oov_words, restored
 from fairseq_mm.data.transcript_text import is_not_available
 from fairseq_mm.errors import UserError
 from fairseq_mm.extract.media_list import VIDEOS, MediaFile, by_any_key, list_images
@@ -41,11 +37,7 @@ def inspect(args: argparse.Namespace, checkpoint: Checkpoint) -> Inspection:
     # accepts both, but warns that the types differ.
     warnings.filterwarnings("ignore", message="Support for mismatched key_padding_mask")
     inspection = VideoInspection.from_checkpoints(
-        [checkpoint],
-        args.data,
-        args.split or "valid",
-        features=args.features,
-        device=args.device,
+        [checkpoint], args.data, args.split or "valid", features=args.features, device=args.device
     )
     split = inspection.split
     about = f"{checkpoint.arch}, {checkpoint.path}; {split.name} of {args.data}"

@@ -164,10 +164,7 @@ def shuffle_images(visual_ids: Sequence[str], albums: Sequence[str], *, seed: in
 
 
 def _score(
-    texts: Any,
-    lines: Sequence[int],
-    conditions: Sequence[Any],
-    sums: "Optional[TemperatureSums]",
+    texts: Any, lines: Sequence[int], conditions: Sequence[Any], sums: "Optional[TemperatureSums]"
 ) -> Counts:
     import torch
     from tqdm.auto import tqdm

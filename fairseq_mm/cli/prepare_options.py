@@ -30,10 +30,7 @@ _DICTIONARY = "Dictionary of an existing model{}, taken instead of one of the tr
 OPTIONS: dict[str, tuple[str, dict[str, Any]]] = {
     "--valid": ("JSON lines of the valid split alone; may be given again.", _JSONL),
     "--test": ("JSON lines of the test split alone; may be given again.", _JSONL),
-    "--valid-size": (
-        "Number of {groups} to draw as the valid split (default: 0).",
-        NATURAL,
-    ),
+    "--valid-size": ("Number of {groups} to draw as the valid split (default: 0).", NATURAL),
     "--test-size": ("The same for the test split (default: 0).", NATURAL),
     "--without-images": ("Read text alone: also .txt files with a sentence a line.", FLAG),
     "--keys": (
@@ -59,10 +56,7 @@ OPTIONS: dict[str, tuple[str, dict[str, Any]]] = {
     "--threshold": (_RARE.format("split") + "{threshold}).", POSITIVE),
     "--source-threshold": (_RARE.format("prompts") + "{threshold}).", POSITIVE),
     "--target-threshold": (_RARE.format("stories") + "{threshold}).", POSITIVE),
-    "--max-words": (
-        "Keep only the N most frequent words (default: all).",
-        POSITIVE,
-    ),
+    "--max-words": ("Keep only the N most frequent words (default: all).", POSITIVE),
     "--dictionary": (_DICTIONARY.format(""), _FILE),
     "--source-dictionary": (_DICTIONARY.format(" for prompts"), _FILE),
     "--target-dictionary": (_DICTIONARY.format(" for stories"), _FILE),

@@ -61,10 +61,7 @@ DEFAULT_METRICS = "bleu,rouge_l,cider"
 _SIDE = 224  # pixels of the longer side of an image
 _FILES = {**REPEATED, "metavar": "FILE"}
 ARGUMENTS: Rows = {
-    "--hypotheses": (
-        "Texts of a system; repeatable.",
-        {"required": True, **_FILES},
-    ),
+    "--hypotheses": ("Texts of a system; repeatable.", {"required": True, **_FILES}),
     "--name": (
         "Name of a system, for each of --hypotheses (default: their names).",
         {**REPEATED, "metavar": "TEXT"},

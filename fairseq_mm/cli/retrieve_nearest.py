@@ -74,8 +74,7 @@ def add_nearest_arguments(parser: argparse.ArgumentParser) -> None:
         split={"default": "valid", "help": "Split that is searched (default: valid)."},
     )
     arguments.add_numbers(
-        likelihood,
-        marginal_images="Number of training images for P(sentence) (default: 100).",
+        likelihood, marginal_images="Number of training images for P(sentence) (default: 100)."
     )
 
 

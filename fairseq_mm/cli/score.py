@@ -87,9 +87,7 @@ class Preset(NamedTuple):
 
 PRESETS = {
     "coco": Preset(
-        "ptb",
-        ("bleu", "meteor", "rouge_l", "cider", "diversity", "novelty"),
-        submission="coco",
+        "ptb", ("bleu", "meteor", "rouge_l", "cider", "diversity", "novelty"), submission="coco"
     ),
     # none: words are what spaces separate, as in the tables of Yu et al.
     "how2": Preset("none", ("rouge", "bleu", "meteor", "cider", "content_f1", "novel_ngrams")),

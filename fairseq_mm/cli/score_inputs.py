@@ -22,12 +22,7 @@ from fairseq_mm.data.records import Split, open_split, split_names
 from fairseq_mm.data.story_text import SEPARATOR, join_sentences, split_sentences
 from fairseq_mm.data.transcript_text import is_not_available
 from fairseq_mm.errors import UserError
-from fairseq_mm.metrics.hypotheses import (
-    GeneratedOutput,
-    Hypotheses,
-    find_splits,
-    read_hypotheses,
-)
+from fairseq_mm.metrics.hypotheses import GeneratedOutput, Hypotheses, find_splits, read_hypotheses
 
 _SHOWN = 50  # characters of a text in a message
 

@@ -51,10 +51,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--weights": ("State dict files of extractors, if not beside the checkpoints.", several),
         "--host": ("Address (default: %(default)s).", {"default": "127.0.0.1"}),
         "--port": ("Port (default: %(default)s).", {**POSITIVE, "default": 8000}),
-        "--max-upload": (
-            "MiB of an upload (default: %(default)s).",
-            {**POSITIVE, "default": 32},
-        ),
+        "--max-upload": ("MiB of an upload (default: %(default)s).", {**POSITIVE, "default": 32}),
         "--auth-file": ("File with a line NAME:PASSWORD for each user.", {"metavar": "FILE"}),
     }
     arguments.add_rows(parser, rows)

@@ -167,11 +167,7 @@ def _verify(args: argparse.Namespace) -> int:
 
 
 def _import(args: argparse.Namespace) -> None:
-    from fairseq_mm.data.feature_importers import (
-        extractor_attributes,
-        import_features,
-        open_source,
-    )
+    from fairseq_mm.data.feature_importers import extractor_attributes, import_features, open_source
     from fairseq_mm.extract.preprocessing import Preprocessing
 
     arguments.check_writable("--output", args.output)

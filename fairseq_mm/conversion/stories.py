@@ -229,10 +229,7 @@ def _options(
 
 
 def _frozen_options(
-    checkpoint: FairseqStories,
-    other: FairseqStories,
-    own: Mapping[str, Any],
-    notes: list[str],
+    checkpoint: FairseqStories, other: FairseqStories, own: Mapping[str, Any], notes: list[str]
 ) -> dict[str, Any]:
     """Return the options of the frozen pretrained model in a fusion model."""
     of_weights = options_of_weights(checkpoint.weights, frozen=True)
@@ -269,10 +266,7 @@ def _convert(
     # with its dictionaries, the checkpoint generates without a data folder
     model.add_module(MODULE_NAME, Provenance(target_words, {}, 0, source_words))
     conversion = convert_weights(
-        model,
-        weights,
-        projects_input=projects_input[0],
-        frozen_projects_input=projects_input[1],
+        model, weights, projects_input=projects_input[0], frozen_projects_input=projects_input[1]
     )
     return model, conversion
 

@@ -27,11 +27,7 @@ from fairseq_mm.conversion.huggingface_folder import (
     read_options,
     read_weights,
 )
-from fairseq_mm.conversion.new_checkpoint import (
-    checkpoint_state,
-    config_defaults,
-    format_flags,
-)
+from fairseq_mm.conversion.new_checkpoint import checkpoint_state, config_defaults, format_flags
 from fairseq_mm.conversion.output_folder import output_folder
 from fairseq_mm.data.input_files import read_json
 from fairseq_mm.data.output_file import library_errors

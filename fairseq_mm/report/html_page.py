@@ -56,13 +56,7 @@ def render_page(title: str, sections: Iterable[Section], *, subtitle: str = "") 
     sections = list(sections)
     # each script once, in the order of the sections: dict.fromkeys keeps it
     scripts = dict.fromkeys(name for part in sections for name in part.scripts)
-    return render(
-        "page.html",
-        title=title,
-        subtitle=subtitle,
-        sections=sections,
-        scripts=scripts,
-    )
+    return render("page.html", title=title, subtitle=subtitle, sections=sections, scripts=scripts)
 
 
 def write_page(path: Path, page: str) -> None:
