@@ -3,14 +3,12 @@
 The tables are files of the package pycocoevalcap: resources inside METEOR's jar and
 ``paraphrase-en.gz``, which unpacks to 272 MB of text. At the first use, they are compiled into one
 file of arrays in the user's cache folder, ``$XDG_CACHE_HOME/fairseq_mm`` (by default
-``~/.cache/fairseq_mm``); afterwards this file is mapped into memory.
+``~/.cache/fairseq_mm``), which later processes read.
 """
 
 import errno
 import gzip
-import json
 import logging
-import mmap
 import os
 import sys
 import zipfile
@@ -29,9 +27,9 @@ from fairseq_mm.errors import UserError, import_extra
 
 logger = logging.getLogger(__name__)
 
-# Part of a cached file's header. Raise it whenever the arrays change their meaning.
+# Part of a cached file's identity. Raise it whenever the arrays change their meaning.
 FORMAT = 1
-_FILE_NAME = "meteor-1.5-en.tables"
+_FILE_NAME = "meteor-1.5-en.npz"
 _RESOURCES = {
     "function_words": "function/english.words",
     "abbreviations": "nonbreaking/english.prefixes",
@@ -315,46 +313,12 @@ def cache_path() -> Path:
     return Path(folder, "fairseq_mm", _FILE_NAME)
 
 
-def _write_cache(path: Path, arrays: dict[str, np.ndarray], identity: str) -> None:
-    """Write a line of JSON that describes the arrays, then the arrays, aligned to 8 bytes."""
-    checksum, offset, entries = 0, 0, {}
-    for name, array in arrays.items():
-        entries[name] = [array.dtype.str, len(array), offset]
-        data = _padded(array)
-        checksum = zlib.crc32(data, checksum)
-        offset += len(data)
-    header = {"identity": identity, "size": offset, "checksum": checksum, "arrays": entries}
-    line = json.dumps(header).encode()
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with partial_path(str(path)) as partial:
-        with open(partial, "wb") as file:
-            # the line break ends at a multiple of 8, too
-            file.write(line + b" " * (-(len(line) + 1) % 8) + b"\n")
-            for array in arrays.values():
-                file.write(_padded(array))
-        os.replace(partial, path)
-
-
-def _padded(array: np.ndarray) -> bytes:
-    data = array.tobytes()
-    return data + b"\0" * (-len(data) % 8)
-
-
 def _read_cache(path: Path, identity: str) -> dict[str, np.ndarray]:
-    """Map the arrays of a cached file. Raise ValueError if it is outdated or damaged."""
-    with open(path, "rb") as file:
-        line = file.readline(1 << 16)
-        content = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-    header = json.loads(line)
-    if not isinstance(header, dict) or header.get("identity") != identity:
-        raise ValueError("outdated")
-    data = memoryview(content)[len(line) :]
-    if len(data) != header["size"] or zlib.crc32(data) != header["checksum"]:
-        raise ValueError("damaged")
-    return {
-        name: np.frombuffer(data, np.dtype(dtype), count, offset)
-        for name, (dtype, count, offset) in header["arrays"].items()
-    }
+    """Read the arrays of a cached file. Raise ValueError if they are of other tables."""
+    with np.load(path) as archive:
+        if archive["identity"].item() != identity:
+            raise ValueError("outdated")
+        return dict(archive)  # the archive has checksums
 
 
 @lru_cache(maxsize=1)
@@ -374,7 +338,7 @@ def load_tables() -> Tables:
             identity = "-".join([f"{FORMAT}", sys.byteorder, file.read().hex(), *checksums])
         try:
             return Tables(_read_cache(cache_path(), identity))
-        except (OSError, ValueError, KeyError, TypeError):
+        except (OSError, EOFError, ValueError, KeyError, zipfile.BadZipFile):
             pass  # missing, outdated or damaged: compiled again
         arrays = _compile(jar, paraphrases)
     except (OSError, EOFError, zlib.error, zipfile.BadZipFile, KeyError, ValueError) as error:
@@ -383,7 +347,12 @@ def load_tables() -> Tables:
             "pip install --force-reinstall pycocoevalcap"
         ) from None
     try:
-        _write_cache(cache_path(), arrays, identity)
+        path = cache_path()
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with partial_path(str(path)) as partial:
+            with open(partial, "wb") as file:
+                np.savez(file, identity=np.array(identity), **arrays)
+            os.replace(partial, path)
     except OSError as error:
         logger.warning(
             "%s: METEOR's compiled tables cannot be kept here (%s), so the next process compiles "
