@@ -191,10 +191,6 @@ class VideoInspection:
         """Return the transcript of a line of the split, truncated like the model's input."""
         return self._decode(self._tokens(TRANSCRIPT, line))
 
-    def reference(self, line: int) -> str:
-        """Return the reference summary of a line of the split."""
-        return self._decode(self._tokens(SUMMARY, line))
-
     def _decode(self, tokens: Sequence[str]) -> str:
         return self.task.subwords.decode(" ".join(tokens))
 

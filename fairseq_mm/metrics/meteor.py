@@ -45,100 +45,61 @@ TASKS = tuple(_PARAMETERS)
 _CHARACTERS_AT_ONCE = 2_000_000
 
 
-class _Statistics:
-    """Counts from which METEOR's score is computed, for one pair of texts or summed over pairs.
-
-    All attributes except ``chunks`` have two elements, for hypothesis and reference. ``lengths``
-    are numbers of words, ``function_words`` numbers of function words. ``content`` and ``function``
-    are the numbers of aligned content words and aligned function words of each stage.
-    """
-
-    __slots__ = ("chunks", "content", "function", "function_words", "lengths")
-
-    def __init__(self) -> None:
-        self.lengths = [0, 0]
-        self.function_words = [0, 0]
-        self.content = [[0] * len(STAGES), [0] * len(STAGES)]
-        self.function = [[0] * len(STAGES), [0] * len(STAGES)]
-        self.chunks = 0
-
-    def count_aligned(self, side: int) -> int:
-        return sum(self.content[side]) + sum(self.function[side])
-
-    def is_one_chunk(self) -> bool:
-        """Return True if one chunk has all words of both texts, so that no penalty applies."""
-        return self.chunks == 1 and all(
-            self.count_aligned(side) == self.lengths[side] for side in (0, 1)
-        )
-
-    def add(self, other: "_Statistics") -> None:
-        for side in (0, 1):
-            self.lengths[side] += other.lengths[side]
-            self.function_words[side] += other.function_words[side]
-            for stage in STAGES:
-                self.content[side][stage] += other.content[side][stage]
-                self.function[side][stage] += other.function[side][stage]
-        if not other.is_one_chunk():
-            self.chunks += other.chunks
-
-    @classmethod
-    def from_list(cls, numbers: Sequence[int]) -> "_Statistics":
-        """Return the statistics of a corpus from the summed counts of :func:`meteor_sums`."""
-        statistics = cls()
-        statistics.lengths, statistics.function_words = list(numbers[:2]), list(numbers[2:4])
-        size = len(STAGES)
-        parts = [list(numbers[4 + i * size : 4 + (i + 1) * size]) for i in range(4)]
-        statistics.content, statistics.function = parts[:2], parts[2:]
-        statistics.chunks = numbers[-1]
-        return statistics
-
-    def score(self, parameters: _Parameters) -> float:
-        aligned = [self.count_aligned(side) for side in (0, 1)]
-        if not all(aligned):
-            return 0.0
-        precision, recall = (self._share(side, parameters) for side in (0, 1))
-        alpha, beta, gamma = parameters[:3]
-        mean = 1 / ((1 - alpha) / precision + alpha / recall)
-        fragmentation = 0.0 if self.is_one_chunk() else self.chunks / (sum(aligned) / 2)
-        return max(0.0, mean * (1 - gamma * math.pow(fragmentation, beta)))
-
-    def _share(self, side: int, parameters: _Parameters) -> float:
-        """Return the weighted share of a text's words that are aligned."""
-        delta = parameters.delta
-        num_function = self.function_words[side]
-        total = delta * (self.lengths[side] - num_function) + (1 - delta) * num_function
-        # in the jar's order, so that equal scores stay equal
-        aligned = 0.0
-        for count, weight in zip(self.content[side], parameters.stages):
-            aligned += count * weight * delta
-        for count, weight in zip(self.function[side], parameters.stages):
-            aligned += count * weight * (1 - delta)
-        return aligned / total
+# Integers whose sums over pairs of texts are those of a corpus. Each of the first four lines is for
+# hypothesis and reference: words, function words, and the aligned content words and aligned
+# function words of each stage; then the number of chunks.
+_Counts = list[int]
+_NUM_COUNTS = 2 + 2 + 2 * len(STAGES) + 2 * len(STAGES) + 1
 
 
 def _count(
     hypothesis: Text, reference: Text, alignment: Iterable[tuple[int, StageMatch]]
-) -> _Statistics:
+) -> _Counts:
     """Count the words and the aligned words of a pair of texts."""
-    statistics = _Statistics()
-    statistics.lengths = [len(hypothesis.words), len(reference.words)]
-    statistics.function_words = [hypothesis.num_function_words, reference.num_function_words]
     is_function, is_reference_function = hypothesis.is_function, reference.is_function
-    (content, reference_content), (function, reference_function) = (
-        statistics.content,
-        statistics.function,
-    )
+    content, reference_content, function, reference_function = ([0] * len(STAGES) for _ in range(4))
     # end of the last match in both texts; a chunk goes on if the next match begins there
     end = reference_end = -1
+    chunks = 0
     for reference_start, (start, length, reference_length, stage) in alignment:
         if start != end or reference_start != reference_end:
-            statistics.chunks += 1
+            chunks += 1
         end, reference_end = start + length, reference_start + reference_length
         for is_function_word in is_function[start:end]:
             (function if is_function_word else content)[stage] += 1
         for is_function_word in is_reference_function[reference_start:reference_end]:
             (reference_function if is_function_word else reference_content)[stage] += 1
-    return statistics
+    words = [len(hypothesis.words), len(reference.words)]
+    aligned = [sum(content) + sum(function), sum(reference_content) + sum(reference_function)]
+    if chunks == 1 and aligned == words:
+        chunks = 0  # one chunk with all words of both texts has no penalty
+    num_function_words = [hypothesis.num_function_words, reference.num_function_words]
+    by_stage = [*content, *reference_content, *function, *reference_function]
+    return [*words, *num_function_words, *by_stage, chunks]
+
+
+def _score(counts: _Counts, parameters: _Parameters) -> float:
+    """Compute METEOR from the counts of a pair of texts or of a corpus."""
+    alpha, beta, gamma, delta, stages = parameters
+    by_stage = [counts[i : i + len(STAGES)] for i in range(4, len(counts) - 1, len(STAGES))]
+    shares = []
+    for side in (0, 1):
+        content, function = by_stage[side], by_stage[2 + side]
+        if not any(content) and not any(function):
+            return 0.0
+        num_function = counts[2 + side]
+        total = delta * (counts[side] - num_function) + (1 - delta) * num_function
+        # in the jar's order, so that equal scores stay equal
+        aligned = 0.0
+        for count, weight in zip(content, stages):
+            aligned += count * weight * delta
+        for count, weight in zip(function, stages):
+            aligned += count * weight * (1 - delta)
+        shares.append(aligned / total)
+    precision, recall = shares
+    mean = 1 / ((1 - alpha) / precision + alpha / recall)
+    fragmentation = counts[-1] / (sum(map(sum, by_stage)) / 2)
+    return max(0.0, mean * (1 - gamma * math.pow(fragmentation, beta)))
 
 
 def _tokenize(text: str, normalize: bool) -> list[str]:
@@ -162,13 +123,13 @@ def _batches(sizes: Sequence[int]) -> Iterator[range]:
         yield range(start, len(sizes))
 
 
-def _best_statistics(
+def _best_counts(
     hypotheses: Sequence[str],
     references: Sequence[Sequence[str]],
     tasks: Sequence[str],
     normalize: bool,
-) -> Iterator[list[tuple[float, _Statistics]]]:
-    """Yield, for each hypothesis, a pair of score and statistics for each task.
+) -> Iterator[list[tuple[float, _Counts]]]:
+    """Yield, for each hypothesis, a pair of score and counts for each task.
 
     The pair is for the reference with the highest score. All tasks have the same alignment.
     """
@@ -190,7 +151,7 @@ def _best_statistics(
             ]
             # max returns the first of several references with the highest score
             yield [
-                max(((c.score(_PARAMETERS[task]), c) for c in candidates), key=itemgetter(0))
+                max(((_score(c, _PARAMETERS[task]), c) for c in candidates), key=itemgetter(0))
                 for task in tasks
             ]
 
@@ -226,12 +187,8 @@ def meteor_sums(
 ) -> tuple[list[float], np.ndarray]:
     """Return the score of each of N hypotheses, and integer counts ``[N, 21]`` whose sums determine
     the score of a corpus, see :func:`score_sums`."""
-    best = [item for (item,) in _best_statistics(hypotheses, references, (task,), normalize)]
-    counts = np.zeros((len(best), 5 + 4 * len(STAGES)), dtype=np.int64)
-    for row, (_, pair) in zip(counts, best):
-        aligned = (number for part in (*pair.content, *pair.function) for number in part)
-        chunks = 0 if pair.is_one_chunk() else pair.chunks  # see _Statistics.add
-        row[:] = [*pair.lengths, *pair.function_words, *aligned, chunks]
+    best = [item for (item,) in _best_counts(hypotheses, references, (task,), normalize)]
+    counts = np.array([counts for _, counts in best], dtype=np.int64).reshape(-1, _NUM_COUNTS)
     return [score for score, _ in best], counts
 
 
@@ -240,7 +197,7 @@ def score_sums(task: str, sums: np.ndarray) -> float:
 
     The parameters are those of a task of the METEOR jar, such as ``hter``.
     """
-    return _Statistics.from_list(sums.tolist()).score(_PARAMETERS[task])
+    return _score(sums.tolist(), _PARAMETERS[task])
 
 
 def meteor_of_tasks(
@@ -251,16 +208,11 @@ def meteor_of_tasks(
     normalize: bool = True,
 ) -> dict[str, tuple[float, list[float]]]:
     """Return the result of :func:`meteor` for each task; the texts are aligned only once."""
-    corpora = [_Statistics() for _ in tasks]
-    scores: list[list[float]] = [[] for _ in tasks]
-    for best in _best_statistics(hypotheses, references, tasks, normalize):
-        for (score, statistics), corpus, task_scores in zip(best, corpora, scores):
-            corpus.add(statistics)
-            task_scores.append(score)
-    return {
-        task: (corpus.score(_PARAMETERS[task]), task_scores)
-        for task, corpus, task_scores in zip(tasks, corpora, scores)
-    }
+    results = {}
+    for task, best in zip(tasks, zip(*_best_counts(hypotheses, references, tasks, normalize))):
+        corpus = [sum(column) for column in zip(*(counts for _, counts in best))]
+        results[task] = _score(corpus, _PARAMETERS[task]), [score for score, _ in best]
+    return results
 
 
 class Match(NamedTuple):

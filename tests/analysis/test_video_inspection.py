@@ -246,7 +246,6 @@ def test_a_word_s_weights_are_the_mean_of_its_pieces(tmp_path, gpt2):
     summaries = dict.fromkeys(["valid0", "valid1"], "tune the guitar")
     _, found = inspection.frame_attention([0, 1], summaries=summaries)
     assert inspection.transcript(1) == SENTENCES[1]
-    assert inspection.reference(1) == "roses, the"
     of_transcript, of_summary = found.maps
     assert of_transcript.words == [*SENTENCES[1].split(), "</s>"]
     assert of_summary.words == ["tune", "the", "guitar", "</s>"]
