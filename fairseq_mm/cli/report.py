@@ -134,7 +134,8 @@ def run(args: argparse.Namespace) -> None:
         values["resampling"] = note if names[1:] else ""
         sections.append(section("Scores", "system_scores.html", **values))
     read_scores(args.scores, systems[0], references)
-    items, missing = _make_items(args, references.texts, systems)
+    thumbnails = Thumbnails(args.images, _SIDE)
+    items = _make_items(args, references.texts, systems, thumbnails)
     total = len(references.texts)
     note = f"The first {len(items):,} of {total:,} items." if len(items) < total else ""
     sections.append(gallery_section(items, heading="Items", note=note, sortable=True))
@@ -144,8 +145,7 @@ def run(args: argparse.Namespace) -> None:
     write_page(args.output, render_page(title, sections, subtitle=subtitle))
     print(
         f"wrote {args.output}: {counted(len(items), 'item')}, "
-        f"{os.path.getsize(args.output) / 1000:,.0f} kB"
-        + (f"; {len(missing):,} images not found, the first is {missing[0]}" if missing else "")
+        f"{os.path.getsize(args.output) / 1000:,.0f} kB{thumbnails.describe_missing()}"
     )
 
 
@@ -253,20 +253,16 @@ def card_section(systems: Sequence[System], references: References) -> Section:
 
 
 def _make_items(
-    args: argparse.Namespace, references: dict[str, list[str]], systems: Sequence[System]
-) -> tuple[list[Item], list[str]]:
-    """Return the items of the page, and the ids of images that the folders do not have."""
-    thumbnails = Thumbnails(args.images, _SIDE)
-    items, missing = [], []
+    args: argparse.Namespace,
+    references: dict[str, list[str]],
+    systems: Sequence[System],
+    thumbnails: Thumbnails,
+) -> list[Item]:
+    """Return the items of the page."""
+    items = []
     keys = list(references)[: args.limit]
     for key in tqdm(keys, "images", file=sys.stderr, leave=False, disable=None):
-        images = {}
-        # a visual story's id has the ids of its five images
-        for name in key.split("\t") if args.images else ():
-            if name in thumbnails:
-                images[name] = thumbnails.data_uri(name)
-            else:
-                missing.append(name)
+        images = thumbnails.find(key) if args.images else {}
         texts = [
             ItemText(
                 without_separators(system.texts.get(key, "no hypothesis")),
@@ -279,7 +275,7 @@ def _make_items(
     # some missing images are reported, but if all are missing, it is the wrong folder
     if args.images and not any(item.images for item in items):
         raise UserError(
-            f"--images {' '.join(args.images)}: has none of the {len(missing):,} images, such "
-            f"as {missing[0]}."
+            f"--images {' '.join(args.images)}: has none of the {len(thumbnails.missing):,} images"
+            f", such as {thumbnails.missing[0]}."
         )
-    return items, missing
+    return items

@@ -164,25 +164,18 @@ def _write_page(
     from fairseq_mm.report.item_gallery import Item, ItemText, gallery_section
     from fairseq_mm.report.thumbnails import thumbnail_uri
 
-    missing: list[str] = []
-
-    def find_images(key: str) -> dict[str, str]:
-        names = key.split("\t") if args.images else []
-        missing.extend(name for name in names if name not in thumbnails)
-        return {name: thumbnails.data_uri(name) for name in names if name in thumbnails}
-
     items: list[Item] = []
     for entry in entries:
         names = ("score", "distance_to_mean")
         scores = {name: entry[name] for name in names if entry.get(name) is not None}
         text = entry.get("text")
-        images = find_images(entry["id"]) if text is None else {}
+        images = thumbnails.find(entry["id"]) if args.images and text is None else {}
         items.append(Item(entry["id"], [ItemText(text, scores)], images))
     name = args.text or args.id or os.path.basename(args.image)
     if args.image:
         images = {name: thumbnail_uri(MediaFile(name, args.image), _SIDE)}
     else:
-        images = find_images(args.id) if query_text is None else {}
+        images = thumbnails.find(args.id) if args.images and query_text is None else {}
     # U+2212 is the minus sign; a hyphen before a word would look like a dash.
     words = [f"\u2212 {word}" for word in args.minus or []]
     words += [f"+ {word}" for word in args.plus or []]
@@ -194,7 +187,7 @@ def _write_page(
     searched = args.store or f"{args.data}, {args.split}"
     page = render_page(query.key, sections, subtitle=f"{len(items)} nearest of {searched}")
     write_page(Path(args.html), page)
-    note = f"; {len(missing):,} images not found, the first is {missing[0]}" if missing else ""
+    note = thumbnails.describe_missing()
     print(f"wrote {args.html}: {len(items):,} items{note}", file=sys.stderr)
 
 

@@ -28,10 +28,12 @@ def thumbnail_uri(image: MediaFile, side: int) -> str:
 
 class Thumbnails:
     """Thumbnails of the images in folders and archives, looked up by the id of the image; ``side``
-    is the maximum length of the longer side in pixels."""
+    is the maximum length of the longer side in pixels. ``missing`` has the ids of images that
+    :meth:`find` has not found."""
 
     def __init__(self, inputs: Optional[list[str]], side: int) -> None:
         self.side = side
+        self.missing: list[str] = []
         # ids may be names, stems or paths: it depends on the options with which data was prepared
         self._by_key = by_any_key(list_images(inputs, ids="path") if inputs else ())
 
@@ -44,3 +46,16 @@ class Thumbnails:
     def data_uri(self, key: str) -> str:
         """Return the data URI of the thumbnail of the image with the id ``key``."""
         return thumbnail_uri(self._by_key[key], self.side)
+
+    def find(self, key: str) -> dict[str, str]:
+        """Return the data URI of each image of an item, whose id has the ids of its images,
+        separated by tabs."""
+        names = key.split("\t")
+        self.missing += [name for name in names if name not in self]
+        return {name: self.data_uri(name) for name in names if name in self}
+
+    def describe_missing(self) -> str:
+        """Return the end of a message about missing images; empty if all were found."""
+        if not self.missing:
+            return ""
+        return f"; {len(self.missing):,} images not found, the first is {self.missing[0]}"
