@@ -25,14 +25,18 @@ _FILE: dict[str, Any] = {"type": Path, "metavar": "FILE"}
 _DIR: dict[str, Any] = {"type": Path, "metavar": "DIR"}
 _JSONL: dict[str, Any] = {**_FILE, **REPEATED, "metavar": "FILE.jsonl"}
 _RARE = "Words that occur fewer than N times in the training {} become <unk> (default: "
-_DICTIONARY = "Dictionary of an existing model{}, taken instead of one of the training split."
+_KEEP = (
+    "; keep visual stories that have an image left, with the missing ones as padding, listed in "
+    "missing_images.txt"
+)
+_DICTIONARY = "Dictionary of an existing model{}, not a new one."
 # option -> help text, in which {names} are filled by add_options, and further settings of argparse
 OPTIONS: dict[str, tuple[str, dict[str, Any]]] = {
-    "--valid": ("JSON lines of the valid split alone; may be given again.", _JSONL),
-    "--test": ("JSON lines of the test split alone; may be given again.", _JSONL),
-    "--valid-size": ("Number of {groups} to draw as the valid split (default: 0).", NATURAL),
-    "--test-size": ("The same for the test split (default: 0).", NATURAL),
-    "--without-images": ("Read text alone: also .txt files with a sentence a line.", FLAG),
+    "--valid": ("JSON lines of valid alone; may be given again.", _JSONL),
+    "--test": ("JSON lines of test alone; may be given again.", _JSONL),
+    "--valid-size": ("Number of {groups} to draw as valid (default: 0).", NATURAL),
+    "--test-size": ("Number of {groups} to draw as test (default: 0).", NATURAL),
+    "--without-images": ("Read text alone, also from .txt files.", FLAG),
     "--keys": (
         "What {visual}s are called in the feature store: by the name, the stem (without ending) or "
         "the path of their file; as --ids of fairseq-mm extract (default: name).",
@@ -43,9 +47,8 @@ OPTIONS: dict[str, tuple[str, dict[str, Any]]] = {
         {"nargs": "+", "metavar": "STORE"},
     ),
     "--missing": (
-        "Policy for missing {visual}s: refuse them; drop the examples that need them; keep visual "
-        "stories that have an image left, with the missing ones as padding, listed in "
-        "missing_images.txt (default: {missing}).",
+        "Policy for missing {visual}s: refuse them; drop the examples that need them{keep} "
+        "(default: {missing}).",
         {"choices": POLICIES},
     ),
     "--output": ("Data folder to write.", {**_DIR, "required": True}),
@@ -121,6 +124,8 @@ def add_options(
         "groups": kind.records.groups,
         "visual": kind.records.visual_noun,
         "missing": settled["missing_by_default"],
+        # of an example of one image or video nothing is left
+        "keep": "" if kind.records.id_is_key else _KEEP,
         "threshold": settled["default_threshold"],
     }
     how = "; ".join(f"{name} ({what})" for name, what in kind.tokenizers.items())
@@ -129,7 +134,7 @@ def add_options(
     for option in options:
         text, more = tokenizer if option == "--tokenizer" else OPTIONS[option]
         if option == "--missing" and kind.records.id_is_key:
-            more = {"choices": POLICIES[:2]}  # without its image nothing is left of an example
+            more = {"choices": POLICIES[:2]}
         parser.add_argument(option, help=text.format(**names), **more)
 
 
