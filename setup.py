@@ -47,7 +47,7 @@ EXTRAS = {
         *("build>=1", "fairscale>=0.4.13", "hypothesis", "mypy", "pre-commit", "pytest>=7"),
         *("pytest-xdist>=3", "tensorboardX>=2.5"),
         *("ipykernel>=6", "nbclient>=0.8"),  # examples/quickstart.ipynb
-        *("ruff", "twine>=5"),
+        *("ruff", "twine>=5", "websockets>=13"),
     ],
 }
 
