@@ -10,8 +10,8 @@ al. The dataset adds these extra pairs to each batch, different pairs in each ep
 
 ``--negatives max`` uses the hardest negative of the batch: VSE++, Faghri et al. 2018
 (https://arxiv.org/abs/1707.05612). All embeddings may then collapse into one point, where the loss
-stays at twice the margin for each pair. The criterion warns of a collapse. ``--sum-updates``
-prevents it by summing over all negatives at first.
+stays at twice the margin for each pair. ``--sum-updates`` prevents it by summing over all negatives
+at first.
 
 ``--loss info_nce`` replaces the ranking loss by a cross-entropy over the pair and its negatives, in
 both directions: van den Oord et al. 2018 (https://arxiv.org/abs/1807.03748), Radford et al. 2021
@@ -26,7 +26,6 @@ Differs from Kiros et al.:
   ``--same-image-negatives`` restores this.
 """
 
-import logging
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -44,7 +43,6 @@ from torch.distributed.nn.functional import all_gather
 from fairseq_mm.compat.options import check_sizes, option
 from fairseq_mm.errors import UserError
 from fairseq_mm.modules.pairwise_ranking import (
-    RankingLoss,
     info_nce_loss,
     pairwise_ranking_loss,
 )
@@ -79,15 +77,10 @@ class Gatherer:
         return torch.cat([x[:n] for x, n in zip(gathered, self.counts)])
 
 
-logger = logging.getLogger(__name__)
-
 LOSSES = ("ranking", "info_nce")
 Loss: Any = ChoiceEnum(LOSSES)  # created at run time, so Any for type checkers
 NEGATIVES = ("sum", "max", "random")
 Negatives: Any = ChoiceEnum(NEGATIVES)
-
-COLLAPSE_WINDOW = 200  # number of updates whose loss is averaged
-COLLAPSE_TOLERANCE = 0.02  # largest relative difference from the loss of equal embeddings
 
 # A trained temperature stays above this bound, as in CLIP: below it, one negative has nearly all
 # of the gradient.
@@ -165,7 +158,6 @@ class PairwiseRankingCriterion(FairseqCriterion):
         self.num_negatives = num_negatives
         self.sum_updates = sum_updates
         self.same_image_negatives = same_image_negatives
-        self.collapse = CollapseWatch()
         check_sizes(PairwiseRankingConfig, self)
         if self.loss == "info_nce" and self.negatives == "max":
             raise UserError("--negatives max needs --loss ranking.")
@@ -201,15 +193,12 @@ class PairwiseRankingCriterion(FairseqCriterion):
             name = "id" if self.same_image_negatives else "item"
             is_negative = sample[name][:, None] != extra[name]
             candidates = {"all_images": all_images, "all_sentences": all_sentences}
-            loss = self._loss_function("sum")
-            result = loss(images, sentences, is_negative, **candidates)
+            loss = self._loss_function("sum")(images, sentences, is_negative, **candidates)
         else:
-            result = self._rank_in_batch(model, sample, negatives, is_dummy)
-        if model.training and not is_dummy:
-            self.collapse.add(*result, negatives)
+            loss = self._rank_in_batch(model, sample, negatives, is_dummy)
         B = len(sample["item"])
         logging_output = {
-            "loss": result[0].data,
+            "loss": loss.data,
             "ntokens": sample["ntokens"],
             "nsentences": B,
             "sample_size": B,
@@ -218,7 +207,7 @@ class PairwiseRankingCriterion(FairseqCriterion):
         if isinstance(temperature, Tensor):
             # a sum over pairs, as the other entries are
             logging_output["temperature"] = B * temperature.detach()
-        return result[0], B, logging_output
+        return loss, B, logging_output
 
     def negatives_at(self, update: Optional[int]) -> str:
         """Return the kind of negatives after ``update`` updates; in validation (None), no pairs are
@@ -233,7 +222,7 @@ class PairwiseRankingCriterion(FairseqCriterion):
         """Number of extra pairs that the dataset must add to each training batch as negatives."""
         return self.num_negatives if self.negatives == "random" else 0
 
-    def _loss_function(self, negatives: str) -> Callable[..., RankingLoss]:
+    def _loss_function(self, negatives: str) -> Callable[..., Tensor]:
         if self.loss == "info_nce":
             return partial(info_nce_loss, temperature=self.get_temperature())
         return partial(pairwise_ranking_loss, margin=self.margin, negatives=negatives)
@@ -246,7 +235,7 @@ class PairwiseRankingCriterion(FairseqCriterion):
 
     def _rank_in_batch(
         self, model: nn.Module, sample: dict[str, Any], negatives: str, is_dummy: bool
-    ) -> RankingLoss:
+    ) -> Tensor:
         images, sentences = _embed(model, sample)
         items = sample["item"]
         all_images, all_sentences, all_items = images, sentences, items
@@ -263,7 +252,7 @@ class PairwiseRankingCriterion(FairseqCriterion):
                 zero = both.sum() * 0 + (images.sum() + sentences.sum()) * 0
                 if self.log_temperature is not None:
                     zero = zero + self.log_temperature.sum() * 0
-                return RankingLoss(zero, zero.detach())
+                return zero
             start = places.start
         if self.same_image_negatives:
             # All but the pair itself: in the released code other sentences of its image are
@@ -274,8 +263,7 @@ class PairwiseRankingCriterion(FairseqCriterion):
             # Sentences of the same image describe it, too, so they are no negatives.
             is_negative = items[:, None] != all_items
         candidates = {"all_images": all_images, "all_sentences": all_sentences}
-        loss = self._loss_function(negatives)
-        return loss(images, sentences, is_negative, **candidates)
+        return self._loss_function(negatives)(images, sentences, is_negative, **candidates)
 
     @classmethod
     def reduce_metrics(cls, logging_outputs: list[dict[str, Any]]) -> None:
@@ -299,43 +287,3 @@ def _embed(model: nn.Module, batch: dict[str, Any]) -> tuple[Tensor, Tensor]:
         padding_mask=net_input["padding_mask"],
         tokens=batch["target"],
     )
-
-
-class CollapseWatch:
-    """Warn if the training loss shows that all embeddings have collapsed into one point."""
-
-    def __init__(self) -> None:
-        self.has_warned = False
-        self._start_window()
-
-    def _start_window(self) -> None:
-        self.updates = 0
-        self.loss: Any = 0.0
-        self.collapsed: Any = 0.0
-
-    def add(self, loss: Tensor, collapsed: Tensor, negatives: str) -> None:
-        """Add the loss of an update, and the loss that it would have had if all embeddings were
-        equal.
-
-        After every ``COLLAPSE_WINDOW`` updates, warn if the sums are nearly equal, and start again
-        from 0.
-        """
-        # summed on the device, because reading the value of every step would wait for a GPU
-        self.loss = self.loss + loss.detach()
-        self.collapsed = self.collapsed + collapsed
-        self.updates += 1
-        if self.updates < COLLAPSE_WINDOW:
-            return
-        # the ratio is 0 if there were no negatives
-        ratio = float(self.loss) / max(float(self.collapsed), 1e-30)
-        self._start_window()
-        is_collapsed = abs(ratio - 1) < COLLAPSE_TOLERANCE
-        if is_collapsed and not self.has_warned and distributed.get_global_rank() == 0:
-            remedy = "begin with the sum (--sum-updates), " if negatives == "max" else ""
-            logger.warning(
-                f"the loss of the last {COLLAPSE_WINDOW} steps is {ratio:.3f} times "
-                f"what it is when all embeddings are equal: with --negatives {negatives} nothing "
-                f"is being learnt; {remedy}take a smaller --lr or a larger --batch-size."
-            )
-        # A model that recovers and collapses again is worth a second warning.
-        self.has_warned = is_collapsed

@@ -6,19 +6,10 @@ Faghri et al. 2018 (VSE++). InfoNCE is the loss of van den Oord et al. 2018
 https://arxiv.org/abs/2103.00020, section 2.3).
 """
 
-from typing import NamedTuple, Optional, Union
+from typing import Optional, Union
 
 import torch
 from torch import Tensor
-
-
-class RankingLoss(NamedTuple):
-    """Loss of a batch: the sum over all pairs, and the sum if all embeddings were equal
-    (``collapsed``).
-    """
-
-    loss: Tensor
-    collapsed: Tensor
 
 
 def pairwise_ranking_loss(
@@ -30,7 +21,7 @@ def pairwise_ranking_loss(
     negatives: str = "sum",
     all_images: Optional[Tensor] = None,
     all_sentences: Optional[Tensor] = None,
-) -> RankingLoss:
+) -> Tensor:
     """Compute the ranking loss of B pairs of an image x and a sentence v, for negatives k::
 
         max(0, margin - s(x, v) + s(x, v_k)) + max(0, margin - s(v, x) + s(v, x_k))
@@ -48,7 +39,6 @@ def pairwise_ranking_loss(
     """
     true_scores, candidate_scores = _compute_scores(images, sentences, all_images, all_sentences)
     loss = true_scores.new_zeros(())
-    collapsed = true_scores.new_zeros(())
     for scores in candidate_scores:
         # Masked, because a pair against itself costs exactly the margin: that has no gradient, but
         # it would hide the negatives from max.
@@ -56,11 +46,9 @@ def pairwise_ranking_loss(
         if negatives == "max":
             # max() refuses an empty dimension; a batch without candidates costs nothing.
             loss = loss + (costs.max(dim=1).values.sum() if costs.numel() else costs.sum())
-            collapsed = collapsed + margin * is_negative.any(dim=1).sum()
         else:
             loss = loss + costs.sum()
-            collapsed = collapsed + margin * is_negative.sum()
-    return RankingLoss(loss, collapsed)
+    return loss
 
 
 def info_nce_loss(
@@ -71,7 +59,7 @@ def info_nce_loss(
     temperature: Union[float, Tensor],
     all_images: Optional[Tensor] = None,
     all_sentences: Optional[Tensor] = None,
-) -> RankingLoss:
+) -> Tensor:
     """Compute InfoNCE of B pairs of an image x and a sentence v, for negatives k::
 
         - log(e(x, v) / (e(x, v) + sum_k e(x, v_k))) - log(e(x, v) / (e(x, v) + sum_k e(x_k, v)))
@@ -89,8 +77,7 @@ def info_nce_loss(
         # between one process and several, and random negatives do not contain it.
         logits = torch.cat([true_logits, logits], dim=1)
         loss = loss + (logits.logsumexp(dim=1) - logits[:, 0]).sum()
-    collapsed = 2 * is_negative.sum(dim=1).to(loss.dtype).log1p().sum()
-    return RankingLoss(loss, collapsed)
+    return loss
 
 
 def _compute_scores(

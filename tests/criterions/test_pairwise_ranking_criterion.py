@@ -1,6 +1,5 @@
-"""Which pairs are negatives, over one process or several, and when a collapse is warned of."""
+"""Which pairs are negatives, over one process or several."""
 
-import logging
 import math
 import multiprocessing
 import os
@@ -14,7 +13,6 @@ from numerics import assert_close
 from toy_processes import needs_fork
 
 from fairseq_mm.criterions.pairwise_ranking import (
-    COLLAPSE_WINDOW,
     LEAST_LEARNT_TEMPERATURE,
     PairwiseRankingCriterion,
 )
@@ -166,25 +164,6 @@ def test_hardest_negatives_come_after_the_sum():
     # validation draws nothing
     criterion = PairwiseRankingCriterion(TASK, negatives="random")
     assert [criterion.negatives_at(update) for update in (5, None)] == ["random", "sum"]
-
-
-@pytest.mark.parametrize(("negatives", "advice"), [("max", "--sum-updates"), ("sum", "--lr")])
-def test_collapse_is_warned_of_once(caplog, negatives, advice):
-    criterion = PairwiseRankingCriterion(TASK, negatives=negatives)
-    model = TwoProjections()
-    with torch.no_grad():
-        for layer in (model.image_proj, model.sentence_proj):
-            layer.weight.mul_(1e-4)
-            layer.bias.fill_(1.0)
-    with caplog.at_level(logging.WARNING):
-        for step in range(3 * COLLAPSE_WINDOW):
-            if step == COLLAPSE_WINDOW - 1:
-                assert not caplog.records
-            criterion(model, batch_of([0, 1, 2, 3]))
-    assert len(caplog.records) == 1
-    assert "1.000 times what it is when all embeddings are equal" in caplog.text
-    assert f"with --negatives {negatives}" in caplog.text
-    assert advice in caplog.text
 
 
 def _run_rank(rank, port, path, options, batches):
