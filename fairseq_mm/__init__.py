@@ -6,7 +6,7 @@ torch nor fairseq; call :func:`register` or :func:`from_pretrained`.
 """
 
 import sys
-from typing import TYPE_CHECKING, Literal, Optional, Union, overload
+from typing import TYPE_CHECKING, Any, Literal, Optional, Union, overload
 
 if TYPE_CHECKING:
     from fairseq_mm.inference.checkpoint_files import Path, Paths
@@ -38,68 +38,21 @@ def register() -> None:
 
 @overload
 def from_pretrained(
-    path: "Paths",
-    *,
-    weights: "Optional[Path]" = None,
-    prompt_model: "Optional[Paths]" = None,
-    embedding: "Optional[Path]" = None,
-    data: "Optional[Path]" = None,
-    device: Optional[str] = None,
-    revision: Optional[str] = None,
-    token: Optional[str] = None,
-    kind: Literal["generator"],
+    path: "Paths", *, kind: Literal["generator"], **options: Any
 ) -> "Generator": ...
 @overload
-def from_pretrained(
-    path: "Paths",
-    *,
-    weights: "Optional[Path]" = None,
-    device: Optional[str] = None,
-    revision: Optional[str] = None,
-    token: Optional[str] = None,
-    kind: Literal["embedder"],
-) -> "Embedder": ...
+def from_pretrained(path: "Paths", *, kind: Literal["embedder"], **options: Any) -> "Embedder": ...
 @overload
 def from_pretrained(
-    path: "Paths",
-    *,
-    weights: "Optional[Path]" = None,
-    embedding: "Path",
-    data: "Path",
-    device: Optional[str] = None,
-    revision: Optional[str] = None,
-    token: Optional[str] = None,
-    kind: Optional[Literal["captioner"]] = None,
+    path: "Paths", *, kind: Literal["captioner"], **options: Any
 ) -> "StructuredCaptioner": ...
 @overload
 def from_pretrained(
-    path: "Paths",
-    *,
-    weights: "Optional[Path]" = None,
-    prompt_model: "Optional[Paths]" = None,
-    embedding: "Optional[Path]" = None,
-    data: None = None,
-    device: Optional[str] = None,
-    revision: Optional[str] = None,
-    token: Optional[str] = None,
-    kind: None = None,
-) -> "Union[Generator, Embedder]": ...
-@overload
-def from_pretrained(
-    path: "Paths",
-    *,
-    weights: "Optional[Path]" = None,
-    prompt_model: "Optional[Paths]" = None,
-    embedding: None = None,
-    data: "Path",
-    device: Optional[str] = None,
-    revision: Optional[str] = None,
-    token: Optional[str] = None,
-    kind: None = None,
-) -> "Generator": ...
+    path: "Paths", *, kind: None = None, **options: Any
+) -> "Union[Generator, Embedder, StructuredCaptioner]": ...
 
 
-def from_pretrained(
+def from_pretrained(  # type: ignore[misc]  # overloads name only what decides the type
     path: "Paths",
     *,
     weights: "Optional[Path]" = None,
