@@ -24,9 +24,7 @@ from fairseq_mm.data.record_split import (
     LANGUAGE_MODELS,
     Folder,
     Split,
-    cache_digest,
-    cache_stamp,
-    read_report,
+    is_cache_current,
     record_digests,
 )
 from fairseq_mm.data.records import ImportedSplit
@@ -76,10 +74,10 @@ def load_texts(split: Split, dictionaries: Sequence[Dictionary]) -> list[Any]:
     bases = [str(split.base(side)) for side in split.sides or (None,)]
     if isinstance(split, ImportedSplit):
         return _load_imported(split, bases, dictionaries)
-    while not _is_current(split):
+    while not is_cache_current(split.folder, split.name):
         try:
             with only_writer(split.folder):
-                if not _is_current(split):
+                if not is_cache_current(split.folder, split.name):
                     logger.info(f"{split.path}: is not the text that was binarised; binarising it")
                     write_cache(split.folder, split.name)
                     record_digests(split.folder, [split.name])
@@ -91,14 +89,6 @@ def load_texts(split: Split, dictionaries: Sequence[Dictionary]) -> list[Any]:
                 f"({error.strerror})."
             ) from None
     return [data_utils.load_indexed_dataset(base) for base in bases]
-
-
-def _is_current(split: Split) -> bool:
-    folder, name, report = split.folder, split.name, read_report(split.folder)
-    # reading the records of WritingPrompts takes longer than all else at the start of a training
-    if report["stamps"].get(name) == cache_stamp(folder, name):
-        return True
-    return report["digests"].get(name) == cache_digest(folder, name)
 
 
 def _load_imported(

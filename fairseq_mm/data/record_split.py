@@ -437,26 +437,29 @@ def _get_text(record: Record, number: int, kind: Kind) -> str:
     return text if kind is PROMPTS else " ".join(text.split())
 
 
-def cache_digest(folder: Folder, name: str) -> str:
-    """Compute the SHA-256 of a split's records and of all files that binarise them: dictionaries,
-    subwords, options of the preparation, and the binarised text."""
-    return _digest_files(folder, name, read_options(folder), file_digest)
-
-
-def cache_stamp(folder: Folder, name: str) -> str:
-    """Compute a digest of the names, sizes and times of the same files, without reading them."""
-    return _digest_files(folder, name, read_options(folder), _size_and_time)
-
-
 def _size_and_time(file: Path) -> list[int]:
     status = file.stat()
     return [status.st_size, status.st_mtime_ns]
 
 
-def _digest_files(
-    folder: Folder, name: str, options: Record, describe: Callable[[Path], Any]
-) -> str:
-    split, root = Split(folder, name), Path(folder)
+# field of prepare.json -> what it compares of a file
+_DESCRIBE: dict[str, Callable[[Path], Any]] = {"digests": file_digest, "stamps": _size_and_time}
+
+
+def is_cache_current(folder: Folder, name: str) -> bool:
+    """Return True if the binarised text of a split was made from its records."""
+    report = read_report(folder)
+    # stamps first: to read the records of WritingPrompts would be most of the start of a training
+    return any(
+        report[field].get(name) == _digest_files(folder, name, report["options"], field)
+        for field in ("stamps", "digests")
+    )
+
+
+def _digest_files(folder: Folder, name: str, options: Record, field: str) -> str:
+    """Compute the SHA-256 of what ``field`` compares of a split's records and all files that
+    binarise them: dictionaries, subwords, options of the preparation, and the binarised text."""
+    split, root, describe = Split(folder, name), Path(folder), _DESCRIBE[field]
     files = [root / f"{name}.jsonl", *sorted(root.glob("dict*.txt"))]
     files += [root / file for file in sorted(SUBWORD_FILES)]
     for side in split.sides or (None,):
@@ -468,8 +471,8 @@ def _digest_files(
 
 def write_report(folder: Folder, report: Record, names: Iterable[str]) -> None:
     """Write ``prepare.json`` with the digests of splits, and the stamps of their files."""
-    for field, describe in (("digests", file_digest), ("stamps", _size_and_time)):
-        digests = {x: _digest_files(folder, x, report["options"], describe) for x in names}
+    for field in _DESCRIBE:
+        digests = {x: _digest_files(folder, x, report["options"], field) for x in names}
         report[field] = {**report.get(field, {}), **digests}
     text = json.dumps(report, indent=2, ensure_ascii=False) + "\n"
     write_file(Path(folder) / "prepare.json", text)

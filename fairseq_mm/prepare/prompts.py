@@ -61,7 +61,6 @@ class PromptWriter(FolderWriter):
         super().__init__(self._tokenize, vocabularies, **options)
         self._split_words = tokenize
         self.story_words = story_words
-
         self._training_prompts: Optional[set[int]] = None
 
     def begin_split(self, split: str) -> None:

@@ -12,7 +12,7 @@ from toy_data import make_dictionary
 from fairseq_mm.data import record_split
 from fairseq_mm.data.binarised_text import load_dictionary
 from fairseq_mm.data.record_cache import load_texts, write_cache
-from fairseq_mm.data.record_split import cache_digest, record_digests
+from fairseq_mm.data.record_split import is_cache_current, record_digests
 from fairseq_mm.data.records import open_split
 from fairseq_mm.errors import UserError
 
@@ -106,15 +106,16 @@ def test_no_mutation_of_a_folder_gives_the_text_of_other_records(tmp_path, kind)
 
 def test_edited_records_are_binarised_as_fairseq_preprocess_would_say(tmp_path, caplog):
     folder = make_folder(tmp_path / "data", "prompts", 1)
-    before = cache_digest(folder, NAME)
+    assert is_cache_current(folder, NAME)
     text = (folder / f"{NAME}.jsonl").read_text()
     (folder / f"{NAME}.jsonl").write_text(text + '{"prompt": "dog", "story": "cat unheard-of"}\n')
+    assert not is_cache_current(folder, NAME)
     with caplog.at_level("INFO"):
         check_text(folder)
         check_text(folder)
     assert sum("binarising it" in record.message for record in caplog.records) == 1
     report = json.loads((folder / "prepare.json").read_text())
-    assert report["digests"][NAME] == cache_digest(folder, NAME) != before
+    assert is_cache_current(folder, NAME)
     assert report["options"]["tokenizer"] == "whitespace"
     for end in ("bin", "idx"):
         copy = folder / "stories" / f"{NAME}.{end}"
@@ -172,7 +173,7 @@ def test_files_of_recorded_sizes_and_times_are_not_read(tmp_path, monkeypatch):
     folder = make_folder(tmp_path / "data", "captions", 1)
     read = []
     compute = record_split.file_digest
-    monkeypatch.setattr(record_split, "file_digest", lambda x: read.append(x) or compute(x))
+    monkeypatch.setitem(record_split._DESCRIBE, "digests", lambda x: read.append(x) or compute(x))
     check_text(folder)
     assert not read
     os.utime(folder / f"{NAME}.jsonl")  # as of a folder that was copied
