@@ -203,7 +203,6 @@ def keys_in_stores(
             keys[name] = found[0]
         else:
             missing[name] = "not in the feature store"
-    store.close()
     return keys, missing
 
 

@@ -78,8 +78,8 @@ class Source(NamedTuple):
 class FeatureStore:
     """Feature store opened for reading.
 
-    The file is opened once per process: a store can be built before workers are forked, sent to
-    spawned workers and pickled. Contiguous rows are memory-mapped, others read by libhdf5.
+    Contiguous rows are memory-mapped; others are read by libhdf5, which opens the file each time.
+    No handle stays open: a store can be built before workers are forked, and can be pickled.
 
     Args:
         path: Path of the HDF5 file.
@@ -102,14 +102,14 @@ class FeatureStore:
         self.path = os.fspath(path)
         self.preload = preload
         self._sources: Optional[tuple[np.ndarray, ...]] = None
-        self._drop_handles()
+        self._rows: Optional[np.ndarray] = None
         # the type of h5py's error depends on which byte of a file is damaged
         with file_errors(self.path, "is no feature store of fairseq-mm, or is damaged"):
             self._size_and_time = self._read_size_and_time()
             with h5py.File(self.path, "r", locking=False) as file:
                 self._read_layout(file, prefix)
         if preload:
-            self._open_rows()
+            self._read_rows(0, 0)
 
     def _read_layout(self, file: h5py.File, prefix: str) -> None:
         version = file.attrs["format_version"]
@@ -151,16 +151,11 @@ class FeatureStore:
         return key in self._index
 
     def __getstate__(self) -> dict[str, object]:
-        # handles are valid in one process only; the others are made again
-        left_out = ("_index", "_sources", "_rows", "_file", "_file_pid")
-        return {**self.__dict__, **dict.fromkeys(left_out)}
+        return {**self.__dict__, **dict.fromkeys(("_index", "_sources", "_rows"))}  # made again
 
     def __setstate__(self, state: Mapping[str, Any]) -> None:
         self.__dict__.update(state)
         self._index = {key: i for i, key in enumerate(self.ids)}
-
-    def __repr__(self) -> str:
-        return f"FeatureStore({self.path!r}: {len(self)} items, dim {self.dim}, {self.dtype})"
 
     def count_rows(self, key: str) -> int:
         """Return the number of feature vectors of the image or video ``key``."""
@@ -228,18 +223,6 @@ class FeatureStore:
             )
         return digest
 
-    def close(self) -> None:
-        """Close the file; a later read opens it again."""
-        # a handle that was inherited through fork belongs to the parent
-        if self._file is not None and self._file_pid == os.getpid():
-            self._file.close()
-        self._drop_handles()
-
-    def _drop_handles(self) -> None:
-        self._rows: Union[np.ndarray, h5py.Dataset, None] = None
-        self._file: Optional[h5py.File] = None
-        self._file_pid: Optional[int] = None
-
     def _get_position(self, key: str) -> int:
         try:
             return self._index[key]
@@ -247,28 +230,22 @@ class FeatureStore:
             raise missing_key_error(key, self.ids, [self.path]) from None
 
     def _read_rows(self, start: int, end: int) -> np.ndarray:
-        return np.array(self._open_rows()[start:end], dtype=self.dtype)
-
-    def _open_rows(self) -> Union[np.ndarray, h5py.Dataset]:
-        """Return all rows ``[total rows, D]``, in memory, mapped, or as a dataset of HDF5."""
-        # an HDF5 file that was inherited through fork shares its file position with the parent
-        is_foreign = self._file is not None and self._file_pid != os.getpid()
-        if self._rows is None or is_foreign:
+        if self._rows is None:
             if self._read_size_and_time() != self._size_and_time:
                 raise UserError(f"{self.path}: was replaced or changed while in use. Start again.")
-            if self._rows_offset is None:
-                self._file = h5py.File(self.path, "r", locking=False)
-                self._file_pid = os.getpid()
-                self._rows = self._file["features"]
-            else:
+            if self._rows_offset is not None:
                 shape = (self._num_rows, self.dim)
                 mapped = np.memmap(self.path, self.dtype, "r", self._rows_offset, shape)
-                self._rows = np.asarray(mapped)  # slices of np.memmap are slow
-            if self.preload:
-                rows = self._rows[:]
-                self._rows = rows.copy() if self._file is None else rows.astype(self.dtype)
-                self._file = None
-        return self._rows
+                # slices of np.memmap are slow
+                self._rows = np.array(mapped) if self.preload else np.asarray(mapped)
+            else:
+                with h5py.File(self.path, "r", locking=False) as file:
+                    piece = slice(None) if self.preload else slice(start, end)
+                    rows = file["features"][piece].astype(self.dtype)
+                if not self.preload:
+                    return rows
+                self._rows = rows
+        return np.array(self._rows[start:end], dtype=self.dtype)
 
 
 class FeatureStores:
@@ -331,10 +308,6 @@ class FeatureStores:
     def check_finite(self, *, reread: bool = False) -> None:
         for store in self.stores:
             store.check_finite(reread=reread)
-
-    def close(self) -> None:
-        for store in self.stores:
-            store.close()
 
     def _find_store(self, key: str) -> FeatureStore:
         for store in self.stores:

@@ -33,9 +33,7 @@ from fairseq_mm.data.record_split import (
     check_record,
 )
 from fairseq_mm.data.story_text import NUM_IMAGES, SEPARATOR, split_sentences
-from fairseq_mm.errors import UserError
-
-_NOTHING = object()  # in place of the lines that a shorter file lacks
+from fairseq_mm.errors import UserError, file_errors
 
 
 def split_names(folder: Folder) -> list[str]:
@@ -256,15 +254,11 @@ class ImportedSplit(Split):
     def _columns(self, **columns: Any) -> Iterator[tuple[Any, ...]]:
         """Yield the values of each line; None for columns that are None."""
         given = {name: column for name, column in columns.items() if column is not None}
-        for number, values in enumerate(zip_longest(*given.values(), fillvalue=_NOTHING), 1):
-            line = dict(zip(given, values))
-            lacking = [name for name, value in line.items() if value is _NOTHING]
-            if lacking:
-                raise UserError(
-                    f"{self.path}: line {number} has no `{lacking[0]}`: all files of a split must "
-                    "agree line by line."
-                )
-            yield tuple(map(line.get, columns))
+        with file_errors(
+            f"{self.path}: its {', '.join(given)}", "must agree line by line", ValueError
+        ):
+            for values in zip(*given.values(), strict=True):
+                yield tuple(map(dict(zip(given, values)).get, columns))
 
     def _token_lines(self, side: Optional[str] = None) -> Iterator[str]:
         return map(" ".join, self.iterate_tokens(side))

@@ -99,9 +99,8 @@ def test_every_item_is_read_as_it_was_written(store, items):
     assert "video" not in store
 
 
-def test_a_store_reads_again_after_close_and_after_pickling(store, items):
+def test_a_store_reads_again_after_pickling(store, items):
     store.read("d")
-    store.close()
     assert_same_items(store, items)
     copy = pickle.loads(pickle.dumps(store))
     assert_same_items(copy, items)
@@ -332,7 +331,6 @@ def test_the_union_reads_from_the_store_that_has_the_item(items, write_store):
     assert "f" in union
     assert "g" not in union
     union.check_finite(reread=True)
-    union.close()
     with pytest.raises(UserError, match=r"features.h5 or .*other.h5: no features for 'g' among 6"):
         union.read("g")
 

@@ -140,4 +140,4 @@ def test_prompts_and_stories_of_unequal_length_are_one_line(tmp_path, capsys):
     (tmp_path / "text" / "train.wp_target").write_text("c\n")
     assert upgrade(tmp_path) == 2
     (line,) = capsys.readouterr().err.splitlines()
-    assert line.endswith("line 2 has no `story`: all files of a split must agree line by line.")
+    assert "its prompt, story: must agree line by line (zip() argument" in line

@@ -329,7 +329,7 @@ def test_other_architectures_and_ensembles_are_refused(data):
         (
             "valid.unknowns.jsonl",
             lambda text: "[]\n",
-            r"line 2 has no `unknowns`: all files of a split must agree line by line",
+            r"unknowns: must agree line by line \(zip",
         ),
     ],
 )
