@@ -17,7 +17,6 @@ import json
 import os
 import sys
 from collections.abc import Iterator
-from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 from fairseq_mm.cli import arguments
@@ -122,8 +121,8 @@ def _embed_images(
     from fairseq_mm.data.feature_store import open_folder_features
 
     keys = list(dict.fromkeys(split.keys or ()))
-    with closing(open_folder_features(args.data, args.features)) as features:
-        checkpoint.check_features(features)
-        for start in range(0, len(keys), _IMAGES_PER_BATCH):
-            part = keys[start : start + _IMAGES_PER_BATCH]
-            yield from zip(part, embedder.embed_features([features.read(key) for key in part]))
+    features = open_folder_features(args.data, args.features)
+    checkpoint.check_features(features)
+    for start in range(0, len(keys), _IMAGES_PER_BATCH):
+        part = keys[start : start + _IMAGES_PER_BATCH]
+        yield from zip(part, embedder.embed_features([features.read(key) for key in part]))

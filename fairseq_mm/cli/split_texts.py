@@ -3,7 +3,6 @@
 import argparse
 import os
 from collections.abc import Mapping, Sequence
-from contextlib import closing
 from typing import Any, Optional
 
 import numpy as np
@@ -73,8 +72,7 @@ def load_on_data(
     device = usable_device(args.device)
     for checkpoint in checkpoints:
         if checkpoint.has_provenance and checkpoint.feature_dim:  # else the model reads only text
-            with closing(open_folder_features(args.data, args.features)) as features:
-                checkpoint.check_features(features)
+            checkpoint.check_features(open_folder_features(args.data, args.features))
     # No text is generated, so no references are read; every line is scored.
     overrides = {"data": args.data, "features": args.features, "eval_gen": False}
     if checkpoint.kind != "summaries":  # its task has no such option

@@ -77,7 +77,8 @@ class AdamParameterGroups(FairseqAdam):
 
     def set_lr(self, lr: float) -> None:
         """Set the rate of the pretrained parameters; added ones change in proportion."""
-        added_lr = self._added_lr * (lr / self._base_lr)
+        # --lr 0 trains the added parameters alone, with a constant rate
+        added_lr = self._added_lr * (lr / self._base_lr if self._base_lr else 1.0)
         for group, rate in zip(self.param_groups, (lr, added_lr)):
             group["lr"] = rate
         metrics.log_scalar("lr_added", added_lr, weight=0, priority=301)

@@ -57,6 +57,13 @@ def loss_of(model, step):
     return model["added"](torch.tanh(model["pretrained"](x))).float().pow(2).sum()
 
 
+def test_rate_of_zero_trains_added_parameters_alone():
+    config_of_zero = config()
+    config_of_zero.optimizer.lr = [0.0]
+    optimizer = build_optimizer(toy_model(), config_of_zero)
+    assert [group["lr"] for group in optimizer.param_groups] == [0.0, ADDED_LR]
+
+
 def test_steps_are_those_of_two_adams():
     model, expected = toy_model(), toy_model()
     optimizer = build(model)
