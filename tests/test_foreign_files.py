@@ -13,7 +13,7 @@ from fairseq_mm.data.numpy_files import load_numpy
 from fairseq_mm.data.word_vectors import read_word_vectors
 from fairseq_mm.errors import UserError
 from fairseq_mm.metrics.hypotheses import read_hypotheses
-from fairseq_mm.prepare.subtitles import read_transcript
+from fairseq_mm.prepare.jsonl import read_transcript
 
 quick = settings(derandomize=True, database=None, deadline=None, max_examples=60)
 

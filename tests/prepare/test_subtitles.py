@@ -3,7 +3,7 @@
 import pytest
 
 from fairseq_mm.errors import UserError
-from fairseq_mm.prepare.subtitles import read_transcript, subtitles_to_text
+from fairseq_mm.prepare.jsonl import read_transcript, subtitles_to_text
 
 SRT = """1
 00:00:01,000 --> 00:00:02,500

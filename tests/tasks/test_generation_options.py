@@ -7,7 +7,7 @@ from fairseq.dataclass.configs import GenerationConfig
 
 from fairseq_mm.errors import UserError
 from fairseq_mm.tasks._generated_text import check_best_checkpoint_metric
-from fairseq_mm.tasks._generation_options import (
+from fairseq_mm.tasks.multimodal_task import (
     SEARCH_OPTIONS,
     check_search,
     explain_failed_search,
