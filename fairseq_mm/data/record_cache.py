@@ -44,7 +44,8 @@ def write_cache(folder: Folder, name: str) -> None:
         os.mkdir(partial)
         for side in split.sides or (None,):
             base = os.path.join(partial, split.base(side).name)
-            _binarise(split, side, base)
+            dictionary = load_dictionary(split.dictionary_path(side))
+            binarise(_checked_tokens(split, side), dictionary, base)
             # the paths at which a language model reads this side of the pairs
             root = Path(folder)
             folders = [root / x for x, its_side in LANGUAGE_MODELS.items() if its_side == side]
@@ -55,15 +56,12 @@ def write_cache(folder: Folder, name: str) -> None:
                     os.replace(copy, f"{target}.{end}")
 
 
-def _binarise(split: Split, side: Optional[str], base: str) -> None:
-    def lines() -> Iterator[list[str]]:
-        for line, words in enumerate(split.iterate_tokens(side)):
-            if reserved_token(words) is not None:
-                where = split.where(line)
-                raise UserError(f"{where}: has one of fairseq's control symbols in its text.")
-            yield words
-
-    binarise(lines(), load_dictionary(split.dictionary_path(side)), base)
+def _checked_tokens(split: Split, side: Optional[str]) -> Iterator[list[str]]:
+    for line, words in enumerate(split.iterate_tokens(side)):
+        if reserved_token(words) is not None:
+            where = split.where(line)
+            raise UserError(f"{where}: has one of fairseq's control symbols in its text.")
+        yield words
 
 
 def load_texts(split: Split, dictionaries: Sequence[Dictionary]) -> list[Any]:

@@ -86,7 +86,11 @@ def join_folders(folders: Sequence[Path], splits_of: Optional[Path] = None) -> C
             f"{', '.join(map(str, folders))}: must be two or more different data folders, one of "
             f"which is --splits-of {chosen}."
         )
-    stores = _list_stores_by_folder(folders)
+    stores = {folder: listed_stores(str(folder)) for folder in folders}
+    # checks extractor and dimension; temporary prefixes avoid a complaint about repeated ids
+    paths = [path for listed in stores.values() for path, _ in listed]
+    if paths:
+        FeatureStores([FeatureStore(path, prefix=f"{i}/") for i, path in enumerate(paths)])
     selected = {
         folder: {
             split: _read_split(folder, split)
@@ -121,16 +125,6 @@ def join_folders(folders: Sequence[Path], splits_of: Optional[Path] = None) -> C
 
 def _format_options(settings: dict[str, Any]) -> str:
     return ", ".join(f"{name} = {value}" for name, value in settings.items()) or "no tokenizer"
-
-
-def _list_stores_by_folder(folders: Sequence[Path]) -> dict[Path, list[tuple[str, str]]]:
-    """Return the path of each feature store and the prefix of its ids, by folder."""
-    stores = {folder: listed_stores(str(folder)) for folder in folders}
-    # checks extractor and dimension; temporary prefixes avoid a complaint about repeated ids
-    paths = [path for listed in stores.values() for path, _ in listed]
-    if paths:
-        FeatureStores([FeatureStore(path, prefix=f"{i}/") for i, path in enumerate(paths)])
-    return stores
 
 
 def _read_split(folder: Path, name: str) -> list[Example]:

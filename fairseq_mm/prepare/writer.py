@@ -5,9 +5,7 @@ is tokenized to temporary files and binarised to ``dict*.txt``, ``<split>*.bin``
 ``<split>*.idx``, the files of ``fairseq-preprocess``. ``prepare.json`` has options and counts.
 """
 
-import itertools
 import json
-import re
 import shutil
 from collections import Counter
 from collections.abc import Sequence
@@ -25,20 +23,10 @@ from fairseq_mm.data.record_split import LISTS, Kind, Record, write_report
 from fairseq_mm.data.transcript_text import NOT_AVAILABLE
 from fairseq_mm.errors import UserError
 from fairseq_mm.prepare.corpus import Corpus, Example
-from fairseq_mm.prepare.data_folder import (
-    former_files,
-    partial_folder,
-)
+from fairseq_mm.prepare.data_folder import former_files, partial_folder
 
-# Chinese and Japanese characters, and letters of Thai, Lao, Tibetan, Burmese and Khmer: more in a
-# row than a word has
-_UNSEGMENTED = (
-    "most words of the text are sentences of a script without spaces: segment the text into words "
-    "first, or give --pretrained with a model of subwords"
-)
 # field -> end of the message about a text without a word
 _REMEDIES = {"transcript": f'; write "{NOT_AVAILABLE}"'}
-_SENTENCE = re.compile("[\u3040-\u30ff\u3400-\u9fff]{5}|[\u0e00-\u109f\u1780-\u17ff]{12}")
 
 
 @dataclass
@@ -414,11 +402,6 @@ class FolderWriter:
 
         pair = f".{'-'.join(self.sides)}.{side}" if len(self.sides) == 2 else ""
         with open(folder / "text" / f"{split}.{side}", encoding="utf-8", newline="\n") as file:
-            first = [word for line in itertools.islice(file, 1000) for word in line.split()]
-            num_sentences = sum(bool(_SENTENCE.search(word)) for word in first)
-            if _UNSEGMENTED not in report["notes"] and 2 * num_sentences > len(first):
-                report["notes"].append(_UNSEGMENTED)
-            file.seek(0)
             lines = tqdm(file, f"{split}, binarised", unit=" lines", disable=None)
             words = (line.split() for line in lines)
             counts = report["counts"][split]

@@ -1,11 +1,8 @@
 """Items by split -> data folder: what stands in it, and that a failure leaves nothing."""
 
-import json
-
 import pytest
 from written_folder import binarised, keys, names_in, records
 
-from fairseq_mm.cli.main import main
 from fairseq_mm.data.caption_text import CaptionTokenizer
 from fairseq_mm.data.record_split import CAPTIONS
 from fairseq_mm.errors import UserError
@@ -131,25 +128,6 @@ def test_captions_that_cannot_be_prepared_are_refused(tmp_path, splits, options,
     with pytest.raises(UserError, match=message):
         write(corpus(**splits), tmp_path / "out", **options)
     assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.parametrize(
-    ("texts", "is_warned"),
-    [
-        (["一只棕色的狗在草地上奔跑", "两个男人在踢足球"], True),
-        (["犬が草の上を走っている", "男の人がサッカーをしている"], True),
-        (["สุนัขสีน้ำตาลกำลังวิ่งบนหญ้า", "ผู้ชายสองคนกำลังเล่นฟุตบอล"], True),
-        (["一 只 棕色 的 狗 在 草地 上 奔跑", "สุนัข สี น้ำตาล กำลัง วิ่ง บน หญ้า"], False),
-        (["개가 잔디밭에서 달리고 있습니다", "a dog runs on the grass"], False),
-    ],
-)
-def test_text_without_spaces_is_warned_of_once(tmp_path, capsys, texts, is_warned):
-    entries = [{"image": f"{i}.jpg", "captions": [text]} for i, text in enumerate(texts * 3)]
-    data = tmp_path / "data.jsonl"
-    data.write_text("".join(json.dumps(entry) + "\n" for entry in entries))
-    arguments = ["--threshold", "1", "--valid-size", "1", "--output", str(tmp_path / "out")]
-    assert main(["prepare", "captions", str(data), *arguments]) == 0
-    assert capsys.readouterr().err.count("segment the text into words ") == is_warned
 
 
 def test_what_is_read_is_not_replaced(tmp_path):
