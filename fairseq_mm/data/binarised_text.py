@@ -14,17 +14,15 @@ import torch
 from fairseq.data import Dictionary, data_utils, indexed_dataset
 from fairseq.data.indexed_dataset import MMapIndexedDataset
 
-from fairseq_mm.errors import UserError
+from fairseq_mm.errors import file_errors
 
 
 def load_dictionary(path: str) -> Dictionary:
     """Load and check a dictionary."""
-    try:
+    with file_errors(path, "cannot be read as a dictionary"):
         dictionary = Dictionary.load(path)
         if len(dictionary) == dictionary.nspecial:
             raise ValueError("it has no word")
-    except Exception as error:  # fairseq raises Exception itself
-        raise UserError(f"{path}: cannot be read as a dictionary: {error}") from None
     return dictionary
 
 
@@ -58,7 +56,7 @@ def load_binarised_text(base: str, *, num_types: int, end: int) -> Any:
     ``base`` is its path without ``.bin`` and ``.idx``, ``num_types`` the size of the dictionary,
     special symbols included, and ``end`` the index of the symbol that ends each line.
     """
-    try:
+    with file_errors(f"{base}.bin and .idx", "cannot be read; binarise the split anew"):
         text = data_utils.load_indexed_dataset(base)
         if text is None:
             raise FileNotFoundError("no such file")
@@ -84,9 +82,4 @@ def load_binarised_text(base: str, *, num_types: int, end: int) -> Any:
         empty = np.flatnonzero(sizes == 1)  # </s> is the only token
         if len(empty):
             raise ValueError(f"line {empty[0] + 1} has no word ({len(empty)} empty in all)")
-    except Exception as error:  # fairseq asserts, and raises nearly anything on other files
-        raise UserError(
-            f"{base}.bin and .idx cannot be read ({type(error).__name__}: {error}); binarise the "
-            "split anew with fairseq-preprocess."
-        ) from None
-    return text
+        return text

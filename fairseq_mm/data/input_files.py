@@ -10,7 +10,7 @@ import threading
 from collections.abc import Iterator
 from typing import Any, Optional
 
-from fairseq_mm.errors import UserError
+from fairseq_mm.errors import UserError, file_errors
 
 SPLITS = ("train", "valid", "test")
 
@@ -57,32 +57,25 @@ def read_lines(path: Any, *, encoding: str = "utf-8") -> Iterator[tuple[int, str
     number = None
     try:
         # not in text mode, which decodes ahead in blocks: an error would not belong to a line
-        with open(path, "rb") as file:
+        with file_errors(path, kinds=OSError), open(path, "rb") as file:
             for number, line in enumerate(file, 1):
                 if number == 1 and line.startswith(_BOM):
                     line = line[len(_BOM) :]
                 yield number, line.decode(encoding).rstrip("\r\n")
-    except OSError as error:
-        raise unreadable(path, error) from None
     except UnicodeDecodeError as error:
         raise unreadable(f"{path}:{number}", error) from None
 
 
 def read_bytes(path: Any) -> bytes:
     """Read a whole file."""
-    try:
-        with open(path, "rb") as file:
-            return file.read()
-    except OSError as error:
-        raise unreadable(path, error) from None
+    with file_errors(path, kinds=OSError), open(path, "rb") as file:
+        return file.read()
 
 
 def compute_sha256(path: Any) -> str:
     """Return the SHA-256 of a file, in hexadecimal."""
-    try:
+    with file_errors(path, kinds=OSError):
         return file_digest(path)
-    except OSError as error:
-        raise unreadable(path, error) from None
 
 
 def file_digest(path: Any) -> str:

@@ -16,7 +16,7 @@ from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 
-from fairseq_mm.errors import UserError
+from fairseq_mm.errors import UserError, file_errors
 
 # enough for the header and the first vector, which tell text from binary
 _START = 1 << 16
@@ -61,28 +61,25 @@ def _read_vectors(path: str, wanted: set[str], dim: int) -> dict[str, np.ndarray
     # compared as bytes, so that only lines with a wanted word are decoded
     keys = {word.encode(): word for word in wanted}
     vectors: dict[str, np.ndarray] = {}
-    try:
-        with _open(path) as file:
-            if file.peek(3).startswith(codecs.BOM_UTF8):
-                file.read(3)
-            start = file.peek(_START)
-            fields = start[: start.find(b"\n") + 1].split()
-            has_header = len(fields) == 2 and all(field.isdigit() for field in fields)
-            if has_header and int(fields[1]) != dim:
-                raise ValueError(_DIMENSION.format(1, int(fields[1]), dim))
-            if has_header and _is_binary(start[len(file.readline()) :], dim, path):
-                records = _read_records(file, int(fields[0]), dim)
-            else:
-                records = _read_lines(file, dim, keys, first=1 + has_header)
-            for key, vector in records:
-                word = keys.get(key)
-                if word is not None and word not in vectors:
-                    vectors[word] = vector.astype(np.float32)
-                    if not np.isfinite(vectors[word]).all():
-                        raise ValueError(f"the vector of {word!r} must be finite numbers")
-    except (OSError, EOFError, zlib.error, ValueError) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise UserError(f"{path}: cannot be read as word vectors ({reason}).") from None
+    kinds = (OSError, EOFError, zlib.error, ValueError)
+    with file_errors(path, "cannot be read as word vectors", kinds), _open(path) as file:
+        if file.peek(3).startswith(codecs.BOM_UTF8):
+            file.read(3)
+        start = file.peek(_START)
+        fields = start[: start.find(b"\n") + 1].split()
+        has_header = len(fields) == 2 and all(field.isdigit() for field in fields)
+        if has_header and int(fields[1]) != dim:
+            raise ValueError(_DIMENSION.format(1, int(fields[1]), dim))
+        if has_header and _is_binary(start[len(file.readline()) :], dim, path):
+            records = _read_records(file, int(fields[0]), dim)
+        else:
+            records = _read_lines(file, dim, keys, first=1 + has_header)
+        for key, vector in records:
+            word = keys.get(key)
+            if word is not None and word not in vectors:
+                vectors[word] = vector.astype(np.float32)
+                if not np.isfinite(vectors[word]).all():
+                    raise ValueError(f"the vector of {word!r} must be finite numbers")
     return vectors
 
 

@@ -52,7 +52,7 @@ def test_damaged_file_is_named_and_nothing_else_is_printed(base, tmp_path, suffi
     change(tmp_path / f"train{suffix}", what)
     with pytest.raises(UserError, match=re.escape(base)) as caught:
         load(base)
-    assert "binarise the split anew with fairseq-preprocess." in str(caught.value)
+    assert "cannot be read; binarise the split anew (" in str(caught.value)
     assert capsys.readouterr().err == ""
 
 
@@ -95,19 +95,20 @@ def test_text_of_another_dictionary_or_index_is_refused(base, tmp_path):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"", "cannot be read as a dictionary: it has no word"),
-        (b"dog 3\ncat\n", "cannot be read as a dictionary: Incorrect dictionary format"),
-        (b"dog 3\n\n", "cannot be read as a dictionary"),
-        (b"dog 3\ndog 2\n", "cannot be read as a dictionary: Duplicate word found"),
-        (b"d\xf6g 3\n", "cannot be read as a dictionary: Incorrect encoding"),
-        (None, "cannot be read as a dictionary: .*No such file"),
+        (b"", "(it has no word"),
+        (b"dog 3\ncat\n", "(Incorrect dictionary format"),
+        (b"dog 3\n\n", "("),
+        (b"dog 3\ndog 2\n", "(Duplicate word found"),
+        (b"d\xf6g 3\n", "(Exception: Incorrect encoding"),
+        (None, "(No such file"),
     ],
 )
 def test_damaged_dictionary_is_named(tmp_path, content, message):
     path = tmp_path / "dict.txt"
     if content is not None:
         path.write_bytes(content)
-    with pytest.raises(UserError, match=f"^{re.escape(str(path))}: {message}"):
+    message = re.escape(f"{path}: cannot be read as a dictionary {message}")
+    with pytest.raises(UserError, match=message):
         load_dictionary(str(path))
 
 
