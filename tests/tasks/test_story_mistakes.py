@@ -82,7 +82,7 @@ def test_prompts_and_stories_have_a_word_and_as_many_lines(data, tmp_path):
     for side in ("wp_source", "wp_target"):
         copy = shutil.copytree(data, tmp_path / side)
         write_lines(copy, "train", side, lines)
-        message = rf"train\.wp_source-wp_target\.{side}.*: line 2 has no word \(2 empty in all\)"
+        message = rf"train\.wp_source-wp_target\.{side}.*line 2 has no word \(2 empty in all\)"
         refuse_to_train(copy, tmp_path, message)
     write_lines(data, "train", "wp_source", [[5, 2]] * 7)
     message = r"wp_source\.idx has 7 lines, but \S+wp_target\.idx has 8 lines: they must agree"
