@@ -1,6 +1,5 @@
 """Defines the dataset of all tasks: target texts with features, with source texts, or both."""
 
-from collections.abc import Collection
 from dataclasses import KW_ONLY, dataclass
 from typing import Any, Optional
 
@@ -55,9 +54,9 @@ class MultimodalDataset(FairseqDataset):
     lines: Any = None
     shuffle: bool = False
     groups_items: bool = False
-    missing: Collection[str] = ()
+    missing: Any = ()
     rows_per_image: int = 1
-    start: Optional[int] = None
+    start: Any = None
     items: str = "images"
     num_negatives: int = 0
     is_target_read: bool = True

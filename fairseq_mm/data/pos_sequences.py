@@ -137,7 +137,9 @@ class FolderPosSequences:
         else:
             lines = get_tags(records)
         sequences = TagLines(lines, self.dictionary)
-        different = () if draw else np.flatnonzero(sequences.sizes != np.asarray(sizes))
+        different = (
+            np.flatnonzero(sequences.sizes != np.asarray(sizes)) if not draw else np.zeros(0)
+        )
         if len(different):
             line = int(different[0])  # its sizes count </s>
             raise UserError(

@@ -138,7 +138,10 @@ def write_empty_line(data):
     [
         (lambda data: cut(data / "valid.visual_ids", 3), ["valid.visual_ids has 18 lines, but"]),
         (lambda data: cut(data / "valid.references.jsonl", 2), ["has no references for 'valid5"]),
-        (lambda data: (data / "train.bin").write_bytes(b""), ["train.bin and .idx: cannot be read"]),
+        (
+            lambda data: (data / "train.bin").write_bytes(b""),
+            ["train.bin and .idx: cannot be read"],
+        ),
         (lambda data: (data / "valid.idx").unlink(), ["valid.bin and .idx: cannot be read"]),
         (write_empty_line, ["line 2 has no word (1 empty in all)"]),
         (spoil_row, ["the features of 'train3.jpg' have NaN or infinite values"]),
