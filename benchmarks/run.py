@@ -37,6 +37,7 @@ import torch
 from _markdown import print_row
 from _other_engines import list_engines, writing_by
 from _photographs import draw_photograph
+from fairseq.models.bart import BARTModel
 
 import fairseq_mm
 from fairseq_mm.compat import allocator
@@ -153,7 +154,8 @@ def summaries(family: str, weights_dtype: str, setting: Setting) -> Iterator[Row
     turns = {}
     for name, chosen in {f"{family}, prepared": {}, f"vg_{family}": program.ADD_ON}.items():
         model = program.build(name, chosen, task, small=setting.is_small).eval()
-        share_beams(model)
+        if type(model) is BARTModel:
+            share_beams(model)
         pack_weights(model, weights_dtype)
         turns[name] = program.writing(name, model, drawn, sizes)
     plain = program.build(family, {}, task, small=setting.is_small)

@@ -24,8 +24,7 @@ from typing import Any, Callable, NoReturn, Optional
 
 from fairseq_mm import __version__
 from fairseq_mm.cli import arguments, run_set_up
-from fairseq_mm.errors import EXIT_STATUS, UserError, import_extra
-from fairseq_mm.errors.verbosity import is_verbose
+from fairseq_mm.errors import EXIT_STATUS, UserError, import_extra, is_verbose
 from fairseq_mm.generation.defaults import NAMES_ELSEWHERE
 from fairseq_mm.inference.checkpoint_files import with_local_paths
 

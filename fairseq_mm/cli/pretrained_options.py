@@ -35,7 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> None:
     # first: the modules below import fairseq, which logs on import
     register_quietly()
-    from fairseq_mm.compat.model_folders import is_model_folder
+    from fairseq_mm.compat.loading import is_model_folder
     from fairseq_mm.data.model_folder import WEIGHTS_FILE
 
     path = args.checkpoint

@@ -30,18 +30,18 @@ def keep_freed_memory() -> None:
 def register_quietly() -> None:
     """Register the package with fairseq, without the messages that fairseq's import prints."""
     keep_freed_memory()
-    from fairseq_mm.compat import deferred_imports
+    from fairseq_mm.compat import fairseq
 
     # a program that calls `main` may use the deferred modules itself
     if is_program and "fairseq" not in sys.modules:
-        deferred_imports.is_enabled = True
+        fairseq.defers_imports = True
         # hydra comes with fairseq, whose absence is reported below
         with contextlib.suppress(ImportError):
             from hydra.core.config_store import ConfigStore
 
-            deferred_imports.defer_configs(ConfigStore)
+            fairseq.defer_configs(ConfigStore)
     try:
-        with deferred_imports.deferred(deferred_imports.OF_FAIRSEQ):
+        with fairseq.deferred(fairseq.OF_FAIRSEQ):
             from fairseq_mm.inference import set_up  # noqa: F401
     except ImportError as error:
         raise UserError(str(error)) from None

@@ -8,7 +8,7 @@ fairseq 0.12.2 on Python 3.10 with PyTorch 2.6.
 """
 
 from fairseq_mm.compat import repairs  # noqa: F401  (hands its table to activation)
-from fairseq_mm.compat.activation import activate, apply
+from fairseq_mm.compat.activation import activate, apply, is_ours, is_user_dir
 from fairseq_mm.compat.command_line import check_hydra_recipe
 from fairseq_mm.compat.loading import load_torch_file
 from fairseq_mm.compat.pytorch import (
@@ -16,7 +16,6 @@ from fairseq_mm.compat.pytorch import (
     is_out_of_memory,
     without_cudnn_attention,
 )
-from fairseq_mm.compat.scope import is_ours, is_user_dir
 
 __all__ = [
     "activate",

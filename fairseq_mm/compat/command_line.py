@@ -8,9 +8,9 @@ import sys
 from collections.abc import Iterator, Mapping
 from typing import Any, Optional
 
-from fairseq_mm.compat import activation, allocator
-from fairseq_mm.compat.model_folders import is_model_folder
-from fairseq_mm.compat.scope import is_program, names_ours
+from fairseq_mm.compat import allocator
+from fairseq_mm.compat.activation import activate, is_program, names_ours
+from fairseq_mm.compat.loading import is_model_folder
 from fairseq_mm.data.model_folder import WEIGHTS_FILE
 from fairseq_mm.errors import UserError
 
@@ -34,7 +34,7 @@ def watch_parsed_options() -> None:
         parsed = original(parser, input_args, *args, **kwargs)
         arguments = parsed[0] if isinstance(parsed, tuple) else parsed
         if names_ours(arguments):
-            activation.activate()
+            activate()
             words = sys.argv[1:] if input_args is None else input_args
             is_sampling = getattr(arguments, "sampling", False)
             if is_sampling and not any(x.partition("=")[0] == "--beam" for x in words):
@@ -64,7 +64,7 @@ def watch_commands() -> None:
     @functools.wraps(original)
     def call_main(cfg: Any, main: Any, **kwargs: Any) -> Any:
         if names_ours(cfg):
-            activation.activate()
+            activate()
             configure_command(cfg)
         return original(cfg, main, **kwargs)
 

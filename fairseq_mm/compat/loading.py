@@ -1,26 +1,27 @@
-"""Loads checkpoints safely: no command or model can run code from them.
+"""Loads checkpoints and model folders safely: no command or model can run code from them.
 
 Every file is read by ``torch.load`` with ``weights_only=True``. :func:`allow_checkpoint_classes`
-lists the classes that fairseq's checkpoints need; objects of these classes only hold values.
+lists the classes that fairseq's checkpoints need; objects of these classes only hold values. A
+model folder (``config.json`` and ``model.safetensors``) is read in the form of a checkpoint.
 """
 
 import argparse
 import collections
-import contextlib
+import functools
 import os
 import pickle
 import re
 import sys
 import types
 import typing
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, Optional
 
 import numpy as np
 
-from fairseq_mm.compat import activation
-from fairseq_mm.compat.scope import names_ours
-from fairseq_mm.errors import UserError, find_message
+from fairseq_mm.compat.activation import activate_for, names_ours
+from fairseq_mm.data.model_folder import CONFIG_FILE, WEIGHTS_FILE, read_model_folder
+from fairseq_mm.errors import UserError
 
 # modules of fairseq that read files which a user, or the options of a checkpoint, name
 LOADING = (
@@ -31,6 +32,13 @@ LOADING = (
 )
 # entry of the task's state in checkpoints whose validation scores are of the average
 AVERAGE_KEY = "uses_ema"
+# entry of a state that was read from a model folder: the content of config.json
+FOLDER_KEY = "model_folder"
+# name of the image network that was trained with a model (--photos), in the model
+NETWORK_NAME = "image_network"
+NETWORK_PREFIX = f"{NETWORK_NAME}."
+# True while a trainer loads the checkpoint from which it resumes
+is_resuming = False
 _METERS = ("AverageMeter", "TimeMeter", "StopwatchMeter")
 _SIMPLE_DTYPE = re.compile(r"[<>=|]?(\?|[bBiufcSUV]\d+)")
 
@@ -140,15 +148,6 @@ class _GuardedTorch(types.ModuleType):
         return state
 
 
-def activate_for(state: Any) -> None:
-    """Apply all repairs of fairseq if a checkpoint has a model or task of this package."""
-    options = [state.get("cfg"), state.get("args")] if isinstance(state, Mapping) else []
-    # options of a damaged file may raise anything when they are read; fairseq refuses them later
-    with contextlib.suppress(Exception):
-        if any(names_ours(section) for section in options):
-            activation.activate()
-
-
 def use_averaged_weights(state: Any, path: str) -> None:
     """Replace a checkpoint's weights by their average if its task validated the average
     (``--use-ema``). A training that is resumed or finetuned keeps the original weights."""
@@ -166,22 +165,105 @@ def use_averaged_weights(state: Any, path: str) -> None:
     state["task_state"] = {key: x for key, x in task_state.items() if key != AVERAGE_KEY}
 
 
-@contextlib.contextmanager
-def named_failures(
-    path: str, what: str = "no model can be made of this checkpoint"
-) -> Iterator[None]:
-    """Convert exceptions to errors of one line that name the checkpoint: options of a checkpoint
-    from elsewhere may have any type, so that anything can fail."""
-    try:
-        yield
-    except OSError:
-        raise
-    except UserError as error:
-        # an error that names the checkpoint, or a file of its folder, stays as it is
-        if str(error).startswith((path, os.path.dirname(path) or path)):
-            raise
-        raise UserError(f"{path}: {error}") from None
-    except Exception as error:
-        if find_message(error) is not None:
-            raise
-        raise UserError(f"{path}: {what}: {type(error).__name__}: {str(error)[:500]}") from error
+def hook_loaded_states() -> None:
+    """Make fairseq read model folders and averaged weights; a training that resumes reads the
+    original weights, and the number of processes of its position in the data."""
+    from fairseq import checkpoint_utils
+
+    load = checkpoint_utils.load_checkpoint_to_cpu
+
+    @functools.wraps(load)
+    def load_checkpoint_to_cpu(
+        path: str, arg_overrides: Any = None, *args: Any, **kwargs: Any
+    ) -> Any:
+        if is_model_folder(path):
+            return load_model_folder(path, arg_overrides)
+        state = load(path, arg_overrides, *args, **kwargs)
+        if not is_resuming:
+            use_averaged_weights(state, path)
+            return state
+        # fairseq's position in the data counts batches of one process
+        position, cfg = state.get("extra_state", {}).get("train_iterator"), state.get("cfg")
+        if position and cfg and names_ours(cfg) and "distributed_training" in cfg:
+            processes = cfg["distributed_training"]["distributed_world_size"]
+            position.setdefault("num_shards", processes // cfg["common"]["model_parallel_size"])
+        return state
+
+    checkpoint_utils.load_checkpoint_to_cpu = load_checkpoint_to_cpu
+
+
+def is_model_folder(path: str) -> bool:
+    """Return True if a path is a model folder, or the ``model.safetensors`` of one."""
+    if os.path.isdir(path):
+        return all(os.path.isfile(os.path.join(path, x)) for x in (CONFIG_FILE, WEIGHTS_FILE))
+    return os.path.basename(path) == WEIGHTS_FILE
+
+
+def load_checkpoint(path: str, arg_overrides: Optional[Mapping[str, Any]] = None) -> dict[str, Any]:
+    """Load a checkpoint file or a model folder onto the CPU, without executing pickled code, like
+    fairseq's ``load_checkpoint_to_cpu``.
+
+    The weights are their moving average if the training had ``--use-ema``. For a model folder,
+    ``FOLDER_KEY`` has the content of ``config.json``.
+    """
+    from fairseq import checkpoint_utils
+
+    if is_model_folder(path):
+        return load_model_folder(path, arg_overrides)
+    # called through the module, because the repairs replace its function
+    state = checkpoint_utils.load_checkpoint_to_cpu(path, arg_overrides)
+    use_averaged_weights(state, path)
+    return state
+
+
+def load_model_folder(
+    path: str, arg_overrides: Optional[Mapping[str, Any]] = None
+) -> dict[str, Any]:
+    """Load a model folder in the form of a checkpoint, see :func:`load_checkpoint`."""
+    from fairseq.dataclass.utils import overwrite_args_by_name
+    from fairseq.models import ARCH_MODEL_REGISTRY
+    from fairseq.tasks import TASK_REGISTRY
+    from omegaconf import OmegaConf, open_dict
+
+    config, weights = read_model_folder(path)
+    sections: dict[str, dict[str, Any]] = {
+        "model": {**config["model_options"], "_name": config["architecture"]},
+        "task": {**config["task_options"], "_name": config["task"]},
+        "common": {"user_dir": config["plugin"]},
+    }
+    training = {name: x for name, x in config["training"].items() if x is not None}
+    state: dict[str, Any] = {
+        "args": None,  # fairseq looks up this place of the options before 0.10
+        "cfg": sections,
+        "model": weights,
+        "criterion": None,
+        "optimizer_history": [{x: training[x] for x in ("num_updates",) if x in training}],
+        "task_state": config["task_state"],
+        "extra_state": {
+            "train_iterator": {"epoch": training.get("epoch", 1), "iterations_in_epoch": 0}
+        },
+        FOLDER_KEY: config,
+    }
+    activate_for(state)
+    cfg = OmegaConf.create(sections)
+    # OmegaConf 2.0, which stock fairseq asks for, takes no argument for this flag
+    cfg._set_flag("allow_objects", True)
+    if arg_overrides is not None:
+        overwrite_args_by_name(cfg, arg_overrides)
+    # fairseq's models and tasks without a dataclass read their options from a Namespace
+    kinds = {
+        "model": ARCH_MODEL_REGISTRY.get(config["architecture"]),
+        "task": TASK_REGISTRY.get(config["task"]),
+    }
+    with open_dict(cfg):
+        for name, kind in kinds.items():
+            if kind is not None and getattr(kind, "__dataclass", None) is None:
+                plain: Any = OmegaConf.to_container(cfg[name])
+                cfg[name] = argparse.Namespace(**plain)
+    state["cfg"] = cfg
+    return state
+
+
+def has_network(weights: Mapping[str, Any]) -> bool:
+    """Return True if a model's state dict contains an image network."""
+    return any(str(name).startswith(NETWORK_PREFIX) for name in weights)

@@ -1,9 +1,11 @@
 """Declares options of models, criterions and optimizers with their limits, and checks them."""
 
+import functools
 import math
 from dataclasses import field
 from typing import Any
 
+from fairseq_mm.compat.activation import activate, is_ours
 from fairseq_mm.errors import UserError
 
 # Sizes are recognised by the ends of their names, so that a new option is checked without further
@@ -62,6 +64,33 @@ def check_sizes(config: Any, cfg: Any) -> None:
         ):
             if is_wrong:
                 raise UserError(f"{_flag(name)} must be {expected}, but is {value}.")
+
+
+def check_when_built(model: Any, config: type) -> None:
+    """Let ``model.build_model`` first patch fairseq and check the options of ``config``."""
+    from fairseq.tasks import TASK_REGISTRY
+
+    # Importing the package must not change fairseq for models of other packages, so the repairs
+    # are applied when a model of this package is built.
+    build = model.build_model.__func__
+
+    @functools.wraps(build)
+    def build_model(cls: Any, cfg: Any, task: Any) -> Any:
+        activate()
+        check_sizes(config, cfg)
+        try:
+            return build(cls, cfg, task)
+        except AttributeError as error:
+            if error.obj is not task:
+                raise
+            tasks = TASK_REGISTRY.items()
+            names = [name for name, x in tasks if is_ours(x) and hasattr(x, str(error.name))]
+            raise UserError(
+                f"--arch {getattr(cfg, '_name', cls.__name__)} does not fit the task "
+                f"{type(task).__name__}: give --task {' or '.join(names)}."
+            ) from error
+
+    model.build_model = classmethod(build_model)
 
 
 def _flag(name: str) -> str:

@@ -15,7 +15,6 @@ from fairseq_mm.compat import (
     fairseq,
     literals,
     loading,
-    scope,
     stopping,
     training,
 )
@@ -54,7 +53,7 @@ REPAIRS: tuple[Repair, ...] = (
         "A refused file ends a command with a traceback. One line is printed for this package's "
         "errors; the previous hook gets all others. Under --user-dir only.",
         "permanent.",
-        scope.is_user_dir,
+        activation.is_user_dir,
     ),
     Repair(
         fairseq.repair_token_blocks,
@@ -168,11 +167,8 @@ REPAIRS: tuple[Repair, ...] = (
         "fairseq copies under a temporary name.",
     ),
     Repair(
-        stopping.hook_loaded_states,
-        (
-            "fairseq.checkpoint_utils.load_checkpoint_to_cpu",
-            "fairseq.trainer.Trainer.load_checkpoint",
-        ),
+        loading.hook_loaded_states,
+        ("fairseq.checkpoint_utils.load_checkpoint_to_cpu",),
         Scope.OURS,
         "fairseq reads no model folder, and no averaged weights. The repairs of positions "
         "and precisions change a checkpoint here, too.",
@@ -183,6 +179,7 @@ REPAIRS: tuple[Repair, ...] = (
         (
             "fairseq.trainer.Trainer.begin_valid_epoch",
             "fairseq.trainer.Trainer.save_checkpoint",
+            "fairseq.trainer.Trainer.load_checkpoint",
             "fairseq.checkpoint_utils.load_checkpoint",
         ),
         Scope.OURS,

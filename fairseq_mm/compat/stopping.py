@@ -1,4 +1,4 @@
-"""Repairs how trainings stop and resume, and how fairseq reads and writes their checkpoints.
+"""Repairs how trainings stop and resume, and how fairseq writes their checkpoints.
 
 fairseq checks these limits after an update. If the command of a finished training is repeated,
 fairseq therefore trains one more update each time, and replaces checkpoints.
@@ -14,10 +14,9 @@ import shutil
 import sys
 from typing import Any, Optional
 
-from fairseq_mm.compat.loading import named_failures, use_averaged_weights
-from fairseq_mm.compat.model_folders import is_model_folder, load_model_folder
-from fairseq_mm.compat.scope import names_ours, uses_ours
-from fairseq_mm.errors import UserError, WeightsError
+from fairseq_mm.compat import loading
+from fairseq_mm.compat.activation import uses_ours
+from fairseq_mm.errors import UserError, WeightsError, file_errors
 
 # the logger of the training, because --log-file saves its messages
 logger = logging.getLogger("fairseq_cli.train")
@@ -28,8 +27,6 @@ _KEY = "stopping"
 # ReduceLROnPlateau counts in attributes of the scheduler; checkpoints have neither
 _PATIENCE = ("best", "num_runs")
 _PLATEAU = ("last_epoch", "num_bad_epochs", "cooldown_counter")
-# trainer that resumes now, if one does
-_resuming: Any = None
 
 
 def keep_finished_trainings() -> None:
@@ -67,10 +64,11 @@ def keep_finished_trainings() -> None:
         vars(checkpoint_utils.save_checkpoint).pop("best", None)
         extra_state, epochs = load(cfg, trainer, **kwargs)
         if extra_state is not None:
-            with named_failures(trainer.restart.filename):
+            with file_errors(trainer.restart.filename, "cannot be continued"):
                 trainer.restart.resume(trainer, extra_state, epochs)
         return extra_state, epochs
 
+    _watch_restarts()
     Trainer.begin_valid_epoch = begin_valid_epoch
     Trainer.save_checkpoint = save_checkpoint
     checkpoint_utils.load_checkpoint = load_checkpoint
@@ -235,29 +233,11 @@ def _answer_once(trainer: Any, lr: float) -> None:
     trainer.get_lr = get_lr
 
 
-def hook_loaded_states() -> None:
-    """Make fairseq read model folders and averaged weights, and name cut-off files."""
-    from fairseq import checkpoint_utils
+def _watch_restarts() -> None:
+    """Note the options with which a training resumes, and name checkpoints that do not fit."""
     from fairseq.trainer import Trainer
 
-    load, resume = checkpoint_utils.load_checkpoint_to_cpu, Trainer.load_checkpoint
-
-    @functools.wraps(load)
-    def load_checkpoint_to_cpu(
-        path: str, arg_overrides: Any = None, *args: Any, **kwargs: Any
-    ) -> Any:
-        if is_model_folder(path):
-            return load_model_folder(path, arg_overrides)
-        state = load(path, arg_overrides, *args, **kwargs)
-        if _resuming is None:
-            use_averaged_weights(state, path)
-            return state
-        # fairseq's position in the data counts batches of one process
-        position, cfg = state.get("extra_state", {}).get("train_iterator"), state.get("cfg")
-        if position and cfg and names_ours(cfg) and "distributed_training" in cfg:
-            processes = cfg["distributed_training"]["distributed_world_size"]
-            position.setdefault("num_shards", processes // cfg["common"]["model_parallel_size"])
-        return state
+    resume = Trainer.load_checkpoint
 
     @functools.wraps(resume)
     def load_checkpoint(
@@ -268,12 +248,11 @@ def hook_loaded_states() -> None:
         optimizer_overrides: Any = None,
         reset_meters: bool = False,
     ) -> Any:
-        global _resuming
         options = (reset_optimizer, reset_lr_scheduler, optimizer_overrides, reset_meters)
         if not uses_ours(self):
             return resume(self, filename, *options)
         self.restart = Restart(filename, reset_optimizer, reset_lr_scheduler, reset_meters)
-        _resuming = self
+        loading.is_resuming = True
         try:
             return resume(self, filename, *options)
         except Exception as error:
@@ -281,9 +260,8 @@ def hook_loaded_states() -> None:
                 raise UserError(f"{filename}: {error.__context__}") from None
             raise
         finally:
-            _resuming = None
+            loading.is_resuming = False
 
-    checkpoint_utils.load_checkpoint_to_cpu = load_checkpoint_to_cpu
     Trainer.load_checkpoint = load_checkpoint
 
 

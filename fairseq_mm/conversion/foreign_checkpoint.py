@@ -9,8 +9,13 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from fairseq_mm.compat.loading import Dtype, load_torch_file, new_scalar
-from fairseq_mm.compat.model_folders import is_model_folder, load_model_folder
+from fairseq_mm.compat.loading import (
+    Dtype,
+    is_model_folder,
+    load_model_folder,
+    load_torch_file,
+    new_scalar,
+)
 from fairseq_mm.errors import UserError, file_errors
 
 

@@ -56,7 +56,7 @@ from torch import Tensor, nn
 from torch.fx import Node
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
-from fairseq_mm.compat.deferred_imports import OF_TORCHVISION, deferred
+from fairseq_mm.compat.fairseq import OF_TORCHVISION, deferred
 from fairseq_mm.data.input_files import compute_sha256
 from fairseq_mm.errors import UserError
 from fairseq_mm.extract.clip_preprocessing import ClipPreprocessing

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, Optional
 import torch
 
 from fairseq_mm.compat import float32_by_default
-from fairseq_mm.compat.deferred_imports import OF_TORCHVISION, deferred
+from fairseq_mm.compat.fairseq import OF_TORCHVISION, deferred
 from fairseq_mm.errors import UserError, import_extra
 from fairseq_mm.extract.backbones import (
     POOLED,

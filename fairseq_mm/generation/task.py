@@ -7,7 +7,7 @@ from the task, so that the same checkpoint, input and options give the same text
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Optional
 
 import torch
@@ -22,6 +22,8 @@ from fairseq_mm.generation.config import GenerationConfig
 from fairseq_mm.generation.seeded_sampling import SeededSampling
 from fairseq_mm.modules.packed_weights import pack_weights
 
+# the assertion of fairseq's search that fails if no hypothesis has ended at the last step
+_NO_END = re.compile(r"\d+ < \d+")
 _FILLER = re.compile(r"madeupword\d{4,}")
 
 
@@ -48,6 +50,29 @@ def read_typical_p(args: Any, cfg: Any) -> float:
     if typical_p != -1 and not (0 < typical_p <= 1 and getattr(args, "sampling", False)):
         raise UserError("--typical-p must be above 0 and at most 1, and needs --sampling.")
     return typical_p
+
+
+def explain_failed_search(
+    error: AssertionError, generator: Any, models: Sequence[Any], text: str
+) -> None:
+    """Raise UserError if the reason is known for which fairseq's search failed."""
+    problem = ""
+    # only now, because this check reads all weights
+    weights = (weight for model in models for weight in model.parameters())
+    if "min_len" in str(error):
+        problem = (
+            f"--min-len {generator.min_len} is more than --max-len-a {generator.max_len_a:g}, "
+            f"--max-len-b {generator.max_len_b} and the model's positions let a {text} have."
+        )
+    elif not all(bool(weight.isfinite().all()) for weight in weights):
+        problem = f"the model's weights hold NaN or infinite values: no {text} has a probability."
+    elif _NO_END.fullmatch(str(error)):
+        problem = (
+            f"no {text} has a probability: the model's scores are NaN or infinite, because its "
+            "weights or what it reads are too large."
+        )
+    if problem:
+        raise UserError(problem) from None
 
 
 class GeneratesText:

@@ -14,8 +14,12 @@ from omegaconf import OmegaConf
 from torch import Tensor
 
 from fairseq_mm import __version__
-from fairseq_mm.compat.image_network import NETWORK_PREFIX, has_network
-from fairseq_mm.compat.model_folders import is_model_folder, load_model_folder
+from fairseq_mm.compat.loading import (
+    NETWORK_PREFIX,
+    has_network,
+    is_model_folder,
+    load_model_folder,
+)
 from fairseq_mm.conversion.new_checkpoint import (
     checkpoint_of_config,
     resolve_config,

@@ -9,7 +9,7 @@ import contextlib
 import copy
 import os
 from argparse import Namespace
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Optional
@@ -17,15 +17,14 @@ from typing import Any, Optional
 import torch
 from fairseq.data import Dictionary
 from fairseq.models import ARCH_MODEL_REGISTRY, MODEL_REGISTRY
+from fairseq.models.bart import BARTModel
 from fairseq.tasks import TASK_REGISTRY
 from omegaconf import DictConfig, OmegaConf, open_dict
 
 from fairseq_mm.compat import float32_by_default
-from fairseq_mm.compat.image_network import check_has_no_network
-from fairseq_mm.compat.loading import named_failures
-from fairseq_mm.compat.model_folders import FOLDER_KEY, load_checkpoint
+from fairseq_mm.compat.loading import FOLDER_KEY, load_checkpoint
 from fairseq_mm.data.feature_store import EXTRACTOR_NOTES
-from fairseq_mm.errors import UserError
+from fairseq_mm.errors import UserError, find_message
 from fairseq_mm.extract.identity import check_store_extractor
 from fairseq_mm.inference.checkpoint_files import (
     Path,
@@ -50,6 +49,27 @@ _FAMILIES = (
     *("bart", "lstm", "lstm_lm", "transformer", "transformer_lm"),
     *("fconv", "fconv_lm", "fconv_self_att"),
 )
+
+
+@contextlib.contextmanager
+def named_failures(
+    path: str, what: str = "no model can be made of this checkpoint"
+) -> Iterator[None]:
+    """Convert exceptions to errors of one line that name the checkpoint: options of a checkpoint
+    from elsewhere may have any type, so that anything can fail."""
+    try:
+        yield
+    except OSError:
+        raise
+    except UserError as error:
+        # an error that names the checkpoint, or a file of its folder, stays as it is
+        if str(error).startswith((path, os.path.dirname(path) or path)):
+            raise
+        raise UserError(f"{path}: {error}") from None
+    except Exception as error:
+        if find_message(error) is not None:
+            raise
+        raise UserError(f"{path}: {what}: {type(error).__name__}: {str(error)[:500]}") from error
 
 
 @dataclass(frozen=True)
@@ -97,7 +117,8 @@ class LoadedModels:
                     "earlier checkpoint."
                 )
             model.make_generation_fast_()
-            share_beams(model)
+            if type(model) is BARTModel:
+                share_beams(model)
             # fairseq's replacement of `train` is a function within a function: not picklable
             model.train = _refuse_training
 
@@ -394,7 +415,6 @@ class Checkpoint:
             task: Task whose ``build_model`` is called, such as the result of :meth:`build_task`.
         """
         with named_failures(self.path):
-            check_has_no_network(self.weights)
             cfg = self._model_cfg
             # initial weights, which are replaced, use no random numbers of the program
             with torch.random.fork_rng(devices=[]):

@@ -4,9 +4,14 @@ import os
 from collections.abc import Sequence
 from typing import Any, Optional, Union
 
-from fairseq_mm.compat.loading import named_failures
 from fairseq_mm.errors import UserError
-from fairseq_mm.inference.checkpoint import Checkpoint, LoadedModels, build_models, load_models
+from fairseq_mm.inference.checkpoint import (
+    Checkpoint,
+    LoadedModels,
+    build_models,
+    load_models,
+    named_failures,
+)
 from fairseq_mm.inference.checkpoint_files import Path, Paths
 from fairseq_mm.inference.embedder import Embedder, build_embedder
 from fairseq_mm.inference.generator import Generator

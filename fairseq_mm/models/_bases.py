@@ -11,7 +11,7 @@ from fairseq.models import (
 )
 from torch import Tensor
 
-from fairseq_mm.compat.image_network import NETWORK_NAME, check_has_no_network
+from fairseq_mm.compat.loading import NETWORK_NAME, has_network
 from fairseq_mm.errors import UserError, WeightsError
 from fairseq_mm.models._provenance import MODULE_NAME, Provenance
 from fairseq_mm.modules.decoding_caches import join_rows
@@ -122,8 +122,12 @@ class LoadStateDictMixin:
     """
 
     def load_state_dict(self, state_dict: Mapping[str, Any], *args: Any, **kwargs: Any) -> Any:
-        if not hasattr(self, NETWORK_NAME):
-            check_has_no_network(state_dict)
+        if not hasattr(self, NETWORK_NAME) and has_network(state_dict):
+            raise WeightsError(
+                "contains the image network that it was trained with (--photos): separate the two "
+                "with fairseq-mm export CHECKPOINT FOLDER --separate-network, and take the "
+                "checkpoint of that folder."
+            )
         model: Any = super()
         try:
             return model.load_state_dict(state_dict, *args, **kwargs)

@@ -9,7 +9,6 @@ from typing import Any, Optional
 
 import torch
 import torch.nn.functional as F
-from fairseq.models.bart import BARTModel
 from fairseq.models.transformer import (
     TransformerDecoder,
     TransformerDecoderBase,
@@ -478,11 +477,9 @@ def _is_plain(module: nn.Module, values: dict[str, Any]) -> bool:
 def share_beams(model: nn.Module) -> None:
     """Let fairseq's BART generate with the decoding steps of VG-BART, see :class:`VgBartDecoder`.
 
-    Texts and scores stay the same. Other models, and a BART with options that VG-BART lacks, do not
-    change. The model must be in evaluation mode and is not trained afterwards.
+    Texts and scores stay the same. A BART with options that VG-BART lacks does not change. The
+    model must be in evaluation mode and is not trained afterwards.
     """
-    if type(model) is not BARTModel:
-        return
     encoder: Any = model.encoder
     decoder: Any = model.decoder
     if (

@@ -56,10 +56,9 @@ from omegaconf import II
 from torch import Tensor, nn
 
 from fairseq_mm.compat.literals import parse_literal
-from fairseq_mm.compat.loading import named_failures
-from fairseq_mm.compat.model_folders import is_model_folder, load_checkpoint
+from fairseq_mm.compat.loading import is_model_folder, load_checkpoint
 from fairseq_mm.compat.options import option
-from fairseq_mm.errors import UserError
+from fairseq_mm.errors import UserError, file_errors
 from fairseq_mm.models._bases import LoadStateDictMixin
 from fairseq_mm.models._conv_decoder import ConvEncoder, StoryDecoder
 from fairseq_mm.models._conv_trunk import ConvTrunk
@@ -287,7 +286,7 @@ def load_pretrained(file: str, model_class: type, provenance: Provenance) -> dic
     ``provenance``. Returns a dict with ``options``, the result of :func:`part_options`, and
     ``model``, the state dict.
     """
-    with named_failures(file, "is no fairseq checkpoint"):
+    with file_errors(file, "is no fairseq checkpoint"):
         state = load_checkpoint(file)
         cfg = state["cfg"]["model"]
         arch = cfg._name  # fairseq's older models leave a Namespace here

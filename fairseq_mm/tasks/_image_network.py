@@ -14,7 +14,7 @@ from typing import Any, Optional
 import torch
 from torch import Tensor
 
-from fairseq_mm.compat.image_network import NETWORK_NAME, NETWORK_PREFIX, has_network
+from fairseq_mm.compat.loading import NETWORK_NAME, NETWORK_PREFIX, has_network
 from fairseq_mm.compat.options import option
 from fairseq_mm.errors import UserError
 

@@ -8,12 +8,12 @@ import pytest
 from hydra.core.config_store import ConfigStore
 from omegaconf import ValidationError
 
-from fairseq_mm.compat.deferred_imports import defer_configs, deferred
+from fairseq_mm.compat.fairseq import defer_configs, deferred
 
 PROGRAM = """
 import sys
 from fairseq_mm.cli import run_set_up
-from fairseq_mm.compat.deferred_imports import OF_FAIRSEQ, OF_TORCHVISION
+from fairseq_mm.compat.fairseq import OF_FAIRSEQ, OF_TORCHVISION
 run_set_up.is_program = True
 run_set_up.register_quietly()
 import gc

@@ -10,7 +10,7 @@ from fairseq.dataclass.configs import FairseqConfig
 from omegaconf import OmegaConf
 from toy_data import PACKAGE
 
-from fairseq_mm.compat import scope
+from fairseq_mm.compat import activation
 from fairseq_mm.compat.activation import Scope
 from fairseq_mm.compat.repairs import REPAIRS
 
@@ -99,7 +99,7 @@ def configuration(**names):
     ],
 )
 def test_configurations_that_name_something_of_the_package(names, is_ours):
-    assert scope.names_ours(configuration(**names)) is is_ours
+    assert activation.names_ours(configuration(**names)) is is_ours
 
 
 def test_a_class_of_another_package_that_derives_from_ours_is_ours():
@@ -108,5 +108,5 @@ def test_a_class_of_another_package_that_derives_from_ours_is_ours():
     from fairseq_mm.tasks.multimodal_captioning import MultimodalCaptioningTask
 
     derived = type("Derived", (MultimodalCaptioningTask,), {"__module__": "elsewhere"})
-    assert scope.is_ours(derived)
-    assert not scope.is_ours(TranslationTask)
+    assert activation.is_ours(derived)
+    assert not activation.is_ours(TranslationTask)

@@ -6,13 +6,9 @@ import pytest
 from fairseq.dataclass.configs import GenerationConfig
 
 from fairseq_mm.errors import UserError
+from fairseq_mm.generation.config import SEARCH_OPTIONS, check_search, read_generation_options
+from fairseq_mm.generation.task import explain_failed_search
 from fairseq_mm.tasks._generated_text import check_best_checkpoint_metric
-from fairseq_mm.tasks.multimodal_task import (
-    SEARCH_OPTIONS,
-    check_search,
-    explain_failed_search,
-    read_generation_options,
-)
 
 
 def test_options_are_read():

@@ -10,7 +10,7 @@ from toy_data import make_captions_folder, run_fairseq, write_store
 from toy_optimizers import PRECISIONS, optimizer_config
 
 import fairseq_mm
-from fairseq_mm.compat.image_network import NETWORK_PREFIX
+from fairseq_mm.compat.loading import NETWORK_PREFIX
 from fairseq_mm.data.feature_store_writer import FeatureStoreWriter
 from fairseq_mm.errors import UserError
 from fairseq_mm.extract.extractor import build_extractor

@@ -7,6 +7,7 @@ callers of the Python API can catch it. In ``fairseq-mm``, and in fairseq's comm
 
 import contextlib
 import importlib
+import os
 import sys
 from collections.abc import Iterator
 from types import ModuleType, TracebackType
@@ -30,6 +31,12 @@ class UserError(ValueError):
 
 class WeightsError(UserError):
     """Error in the weights of a checkpoint; the code that opened the file adds its path."""
+
+
+def is_verbose() -> bool:
+    """Return True if the environment variable ``FAIRSEQ_MM_VERBOSE``, which shows all messages of
+    fairseq and the libraries below it, is set to other than 0."""
+    return os.environ.get("FAIRSEQ_MM_VERBOSE", "") not in ("", "0")
 
 
 def import_extra(module: str, *, extra: str, purpose: str) -> ModuleType:
