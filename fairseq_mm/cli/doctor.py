@@ -223,7 +223,7 @@ def _check_checkpoint(args: argparse.Namespace, stores: Sequence[Any]) -> Iterat
     its extractor with the features."""
     import torch
 
-    from fairseq_mm.extract.identity import check_same_extractor
+    from fairseq_mm.extract.weights import check_same_extractor
     from fairseq_mm.inference.checkpoint import Checkpoint
     from fairseq_mm.models._provenance import fingerprint
 

@@ -58,7 +58,7 @@ def run(args: argparse.Namespace) -> None:
     from fairseq_mm.data.feature_store_writer import FeatureStoreWriter
     from fairseq_mm.data.output_file import output_file
     from fairseq_mm.data.records import open_split
-    from fairseq_mm.extract.identity import VECTORS_EXTRACTOR
+    from fairseq_mm.extract.weights import VECTORS_EXTRACTOR
     from fairseq_mm.inference.checkpoint import Checkpoint
     from fairseq_mm.inference.embedder import Embedder
 

@@ -19,8 +19,7 @@ from typing import Any
 from fairseq_mm.cli import arguments
 from fairseq_mm.cli.arguments import FLAG, NATURAL, POSITIVE, Rows
 from fairseq_mm.cli.run_set_up import keep_freed_memory
-from fairseq_mm.extract.images import MAX_PIXELS
-from fairseq_mm.extract.media_list import ID_FORMS, IMAGES, VIDEOS, list_images
+from fairseq_mm.extract.media import ID_FORMS, IMAGES, MAX_PIXELS, VIDEOS, list_images
 from fairseq_mm.extract.preprocessing import CROPS, NORMALIZATIONS, RESIZES
 
 
@@ -135,8 +134,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from fairseq_mm.extract.extractor import build_extractor
-    from fairseq_mm.extract.networks import find_family
+    from fairseq_mm.extract.extractor import build_extractor, find_family
     from fairseq_mm.extract.runner import extract_to_store
 
     if args.list_models is not None:
@@ -186,7 +184,7 @@ def _list_models(pattern: str) -> list[str]:
     """Return the lines to print for ``--list-models``: names that match ``pattern``, or, if it is
     empty, torchvision's models and the spelling of other names."""
     from fairseq_mm.extract.backbones import list_clip_models, list_image_models
-    from fairseq_mm.extract.networks import list_models
+    from fairseq_mm.extract.extractor import list_models
 
     if pattern:
         return list_models(pattern)

@@ -15,7 +15,7 @@ from PIL import Image
 
 from fairseq_mm.cli.records import PEOPLE, Result, counted
 from fairseq_mm.extract.data_uris import jpeg_uri
-from fairseq_mm.extract.media_list import MediaFile
+from fairseq_mm.extract.media import MediaFile
 from fairseq_mm.inference.checkpoint_files import compute_checkpoint_digest
 from fairseq_mm.report.html_page import render_page, section, write_page
 from fairseq_mm.report.item_gallery import Item, ItemText, gallery_section

@@ -14,7 +14,7 @@ from fairseq_mm.data.feature_store import FeatureStores, open_features, open_fol
 from fairseq_mm.data.records import open_split
 from fairseq_mm.data.story_text import NUM_IMAGES, SEPARATOR, split_sentences
 from fairseq_mm.errors import UserError
-from fairseq_mm.extract.media_list import MediaFile
+from fairseq_mm.extract.media import MediaFile
 from fairseq_mm.inference.checkpoint import Checkpoint
 from fairseq_mm.inference.pretrained import from_checkpoints
 from fairseq_mm.inference.visual_story_processor import NO_IMAGE

@@ -15,7 +15,7 @@ from fairseq_mm.cli.records import progress_bar
 from fairseq_mm.cli.score_inputs import check_generated_for, get_oov_words, restored
 from fairseq_mm.data.transcript_text import is_not_available
 from fairseq_mm.errors import UserError
-from fairseq_mm.extract.media_list import VIDEOS, MediaFile, by_any_key, list_images
+from fairseq_mm.extract.media import VIDEOS, MediaFile, by_any_key, list_images
 from fairseq_mm.extract.videos import VideoReader, import_av
 from fairseq_mm.inference.checkpoint import Checkpoint
 from fairseq_mm.metrics.hypotheses import read_hypotheses

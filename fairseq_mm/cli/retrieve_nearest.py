@@ -159,7 +159,7 @@ def _write_page(
         query_text: Query sentence; None if the query is an image.
         thumbnails: Images of ``--images`` by name; empty without this option.
     """
-    from fairseq_mm.extract.media_list import MediaFile
+    from fairseq_mm.extract.media import MediaFile
     from fairseq_mm.report.html_page import render_page, write_page
     from fairseq_mm.report.item_gallery import Item, ItemText, gallery_section
     from fairseq_mm.report.thumbnails import thumbnail_uri

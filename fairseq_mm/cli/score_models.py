@@ -123,8 +123,7 @@ class _ClipScorer:
     def __init__(
         self, args: argparse.Namespace, ids: Sequence[str], show: Callable[[str], None]
     ) -> None:
-        from fairseq_mm.extract.images import read_image
-        from fairseq_mm.extract.media_list import by_any_key, list_images
+        from fairseq_mm.extract.media import by_any_key, list_images, read_image
 
         # before the model, whose loading takes longer
         files = by_any_key(list_images(args.images, ids="path"))

@@ -135,7 +135,7 @@ def _write_page(
     num_images: int,
 ) -> None:
     """Write the page of ``--html``: each query with thumbnails of the images found for it."""
-    from fairseq_mm.extract.media_list import MediaFile
+    from fairseq_mm.extract.media import MediaFile
     from fairseq_mm.report.html_page import Section, render_page, write_page
     from fairseq_mm.report.item_gallery import Item, ItemText, gallery_section
     from fairseq_mm.report.thumbnails import thumbnail_uri

@@ -338,7 +338,7 @@ def _add_search(gr: Any, system: System) -> None:
     found = gr.Gallery(label="Nearest images", columns=5, interactive=False)
 
     def search(query: str = "", image: Optional[str] = None, count: int = 10) -> Any:
-        from fairseq_mm.extract.images import read_image
+        from fairseq_mm.extract.media import read_image
 
         with _one_line(gr, system):
             model = system.model

@@ -186,7 +186,7 @@ def _import(args: argparse.Namespace) -> None:
         preprocessing=preprocessing,
     )
     if args.extractor and args.layer:
-        from fairseq_mm.extract.networks import check_layer
+        from fairseq_mm.extract.extractor import check_layer
 
         check_layer(args.extractor, args.layer)
     import_features(

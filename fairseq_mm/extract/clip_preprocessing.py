@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, Optional
 import numpy as np
 from PIL import Image
 
-from fairseq_mm.data.input_files import parse_json
 from fairseq_mm.errors import UserError
 from fairseq_mm.extract.preprocessing import Preprocessing, with_options
 
@@ -132,15 +131,6 @@ def with_clip_options(
         changes["frames"] = frames or default.frames
         changes["stride"] = stride or changes["frames"]
     return dataclasses.replace(changed, **changes)
-
-
-def describes_clips(preprocessing: object) -> bool:
-    """Return True if a feature store's attribute ``preprocessing`` has the options for videos."""
-    # imported features may have any text there
-    try:
-        return "frames" in parse_json(str(preprocessing), "preprocessing")
-    except (UserError, TypeError):
-        return False
 
 
 def _resize_bilinear(image: Image.Image, width: int, height: int) -> Image.Image:

@@ -1,10 +1,13 @@
-"""Extractors of features: networks with their preprocessing, from images or videos to vectors."""
+"""Extractors of features: networks from a registry, with their preprocessing, that turn images or
+videos into vectors."""
 
 import contextlib
+import difflib
+import fnmatch
 import itertools
 import time
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Optional, Union
 
 import numpy as np
@@ -12,30 +15,95 @@ import torch
 from torch import Tensor
 
 from fairseq_mm.compat import float32_by_default
-from fairseq_mm.errors import UserError, first_line
-from fairseq_mm.extract.backbones import Backbone
+from fairseq_mm.errors import UserError, first_line, import_extra
+from fairseq_mm.extract.backbones import (
+    POOLED,
+    Backbone,
+    build_clip_backbone,
+    build_image_backbone,
+    cut_after,
+    list_clip_models,
+    list_image_models,
+)
 from fairseq_mm.extract.clip_preprocessing import (
     ClipPreprocessing,
-    describes_clips,
     with_clip_options,
 )
-from fairseq_mm.extract.identity import (
+from fairseq_mm.extract.media import MAX_PIXELS, AnyImage, AnyMedia, media_name, read_image
+from fairseq_mm.extract.preprocessing import Preprocessing, with_options
+from fairseq_mm.extract.readers import ClipReader, ImageReader, Reader
+from fairseq_mm.extract.timm_backbones import GRID_LAYER, POOLED_LAYER, build_timm
+from fairseq_mm.extract.timm_backbones import PREFIX as TIMM
+from fairseq_mm.extract.weights import (
     check_is_recorded,
     check_same_network,
     has_name_and_digest,
+    recorded_weights,
 )
-from fairseq_mm.extract.images import AnyImage, read_image
-from fairseq_mm.extract.media_list import MAX_PIXELS, AnyMedia, media_name
-from fairseq_mm.extract.networks import build_backbone, check_options, find_family
-from fairseq_mm.extract.preprocessing import Preprocessing, with_options
-from fairseq_mm.extract.readers import ClipReader, ImageReader, Reader
-from fairseq_mm.extract.weights import recorded_weights
 
 REDUCED_PRECISIONS = {"fp16": torch.float16, "bf16": torch.bfloat16}
 # a network with more parameters is not traced
 MAX_TRACED_PARAMETERS = 100_000_000
 # value of `frame_rate` if every frame of the videos is read once
 NATIVE = "native"
+
+
+class Family(NamedTuple):
+    """Networks that one function builds from a name, ``weights``, ``seed`` and those of ``options``
+    that are options of layers; they read ``images`` or ``videos``, and ``has`` tests a name."""
+
+    reads: str
+    has: Callable[[str], bool]
+    options: tuple[str, ...]
+    build: Callable[..., Backbone]
+
+
+# first the one that is known by its prefix: listing the names of the others imports torchvision
+FAMILIES = (
+    Family("images", lambda model: model.startswith(TIMM), ("grid",), build_timm),
+    Family(
+        "images",
+        lambda model: model in list_image_models(),
+        ("grid", "layer"),
+        build_image_backbone,
+    ),
+    Family(
+        "videos",
+        lambda model: model in list_clip_models(),
+        ("frames", "stride", "fps"),
+        build_clip_backbone,
+    ),
+)
+
+
+def find_family(model: str) -> Family:
+    for family in FAMILIES:
+        if family.has(model):
+            return family
+    import torchvision  # here, because backbones.py imports it without slow modules
+
+    names = [*list_image_models(), *list_clip_models()]
+    near = difflib.get_close_matches(model, names, n=4, cutoff=0.5) or ["resnet50", "vgg16"]
+    raise UserError(
+        f"--model {model}: torchvision {torchvision.__version__} has no such model. Near: "
+        f"{', '.join(near)}. (Networks of timm: {TIMM}NAME.)"
+    )
+
+
+def list_models(pattern: str) -> list[str]:
+    """Return the names of models that match a shell pattern, such as ``timm:vit_small*``; without
+    wildcards, it is a part of a name."""
+    names = []
+    if pattern.startswith(TIMM):
+        timm = import_extra("timm", extra="timm", purpose=f"--list-models {pattern}")
+        published = timm.list_pretrained()
+        names = [TIMM + name for name in dict.fromkeys([*timm.list_models(), *published])]
+    else:
+        names = [*list_image_models(), *list_clip_models()]
+    if not set(pattern) & set("*?["):
+        library, colon, part = pattern.rpartition(":")
+        pattern = f"{library}{colon}*{part}*"
+    return sorted(name for name in names if fnmatch.fnmatchcase(name, pattern))
 
 
 class FirstClips(NamedTuple):
@@ -375,6 +443,59 @@ def find_device(name: Union[str, torch.device]) -> torch.device:
     return device
 
 
+@float32_by_default
+def build_backbone(
+    model: str,
+    *,
+    weights: Optional[str] = None,
+    layer: Optional[str] = None,
+    grid: bool = False,
+    seed: int = 0,
+) -> Backbone:
+    """Build a network of any family.
+
+    Args:
+        model: Name of a model of torchvision (for images or videos), ``resnext101_3d``,
+            or ``timm:NAME``.
+        weights: State dict file, name of published weights (downloaded once), or ``none`` for
+            random weights. None for the default weights of torchvision and timm.
+        layer: Name of a layer of a torchvision network for images; None for the model's default
+            layer.
+        grid: Return one feature vector per position of a grid.
+        seed: Seed of random weights.
+    """
+    layers: dict[str, Any] = {"layer": layer, "grid": grid}
+    family = check_options(model, layers)
+    choices = {name: x for name, x in layers.items() if name in family.options}
+    return family.build(model, weights=weights, seed=seed, **choices)
+
+
+def check_layer(model: str, layer: str) -> None:
+    """Raise UserError if a network that this package builds does not have the layer."""
+    import torchvision
+
+    known: tuple[str, ...] = ()
+    if model.startswith(TIMM):
+        known = (POOLED_LAYER, GRID_LAYER)
+    elif model in list_clip_models():
+        known = (POOLED,)
+    elif model in list_image_models():
+        with torch.device("meta"):  # without weights in memory
+            cut_after(vars(torchvision.models)[model](weights=None), model, layer)
+    if known and layer not in known:
+        raise UserError(f"--layer {layer}: must be {' or '.join(known)} for {model}.")
+
+
+def check_options(model: str, options: Mapping[str, object]) -> Family:
+    """Return the family of a network. Raise UserError if an option is set that it does not have."""
+    family = find_family(model)
+    for name, value in options.items():
+        if value and name not in family.options:
+            name = {"frames": "frames-per-clip"}.get(name, name)
+            raise UserError(f"--{name}: is no option of {model}, which reads {family.reads}.")
+    return family
+
+
 def build_extractor(
     model: str,
     *,
@@ -421,16 +542,16 @@ def build_extractor_from_identity(
     """
     check_is_recorded(identity, "the checkpoint's features")
     model, preprocessing = str(identity["extractor"]), str(identity["preprocessing"])
-    is_video = describes_clips(preprocessing)
-    kind = "videos" if is_video else "images"
-    if kind != reads:
-        raise UserError(f"the features were made by {model}, which reads {kind}, not {reads}.")
+    family = find_family(model)
+    if family.reads != reads:
+        raise UserError(
+            f"the features were made by {model}, which reads {family.reads}, not {reads}."
+        )
     recorded = str(identity["weights"])
     weights, seed = recorded_weights(model, recorded, weights_file)
     options: dict[str, Any] = {"grid": bool(identity["grid"]), "layer": str(identity["layer"])}
     # not build_backbone: families with a single layer refuse these options, although the identity
     # has the layer's name
-    family = find_family(model)
     choices = {name: x for name, x in options.items() if name in family.options}
     backbone = family.build(model, weights=weights, seed=seed, **choices)
     if weights_file is not None and has_name_and_digest(identity):  # the digest is compared
@@ -438,5 +559,5 @@ def build_extractor_from_identity(
     check_same_network(
         identity, backbone.weights, backbone.digest, backbone.layer, backbone.library
     )
-    cls = ClipPreprocessing if is_video else Preprocessing
+    cls = Preprocessing if reads == "images" else ClipPreprocessing
     return Extractor(backbone, cls.from_json(preprocessing), device=device)

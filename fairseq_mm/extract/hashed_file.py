@@ -5,7 +5,7 @@ from typing import BinaryIO, Optional, Union
 
 from fairseq_mm.data.feature_store import Source
 from fairseq_mm.errors import UserError, file_errors
-from fairseq_mm.extract.media_list import MediaFile
+from fairseq_mm.extract.media import MediaFile
 
 # files up to this size are read once for both digest and decoding; videos are often larger
 MAX_BYTES_IN_MEMORY = 1 << 26

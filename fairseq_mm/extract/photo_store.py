@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from fairseq_mm.errors import UserError
-from fairseq_mm.extract.media_list import MediaFile, by_any_key, list_images
+from fairseq_mm.extract.media import MediaFile, by_any_key, list_images
 from fairseq_mm.extract.preprocessing import Preprocessing
 from fairseq_mm.extract.readers import ImageReader
 

@@ -27,8 +27,16 @@ from fairseq_mm.data.feature_store import Source
 from fairseq_mm.errors import UserError, file_errors
 from fairseq_mm.extract.clip_preprocessing import ClipPreprocessing
 from fairseq_mm.extract.hashed_file import HashedFile
-from fairseq_mm.extract.images import AnyImage, read_image
-from fairseq_mm.extract.media_list import IMAGES, MAX_PIXELS, VIDEOS, AnyMedia, Kind, MediaFile
+from fairseq_mm.extract.media import (
+    IMAGES,
+    MAX_PIXELS,
+    VIDEOS,
+    AnyImage,
+    AnyMedia,
+    Kind,
+    MediaFile,
+    read_image,
+)
 from fairseq_mm.extract.preprocessing import Preprocessing
 from fairseq_mm.extract.videos import VideoReader, import_av, resampled
 

@@ -10,7 +10,7 @@ from fairseq_mm.data.feature_store import FeatureStore
 from fairseq_mm.data.feature_store_writer import FeatureStoreWriter
 from fairseq_mm.errors import UserError
 from fairseq_mm.extract.hashed_file import describe_change
-from fairseq_mm.extract.media_list import MediaFile
+from fairseq_mm.extract.media import MediaFile
 from fairseq_mm.extract.readers import MediaEnd
 
 logger = logging.getLogger(__name__)

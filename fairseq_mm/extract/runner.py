@@ -27,7 +27,7 @@ from tqdm.auto import tqdm
 from fairseq_mm.data.feature_store_writer import FeatureStoreWriter
 from fairseq_mm.errors import UserError
 from fairseq_mm.extract.extractor import BatchFeatures, Extractor
-from fairseq_mm.extract.media_list import MediaFile
+from fairseq_mm.extract.media import MediaFile
 from fairseq_mm.extract.readers import MediaEnd, Reader, Unreadable, decode_files
 from fairseq_mm.extract.run_files import (
     Journal,

@@ -14,9 +14,8 @@ from torch import Tensor, nn
 from fairseq_mm.compat import float32_by_default
 from fairseq_mm.errors import UserError
 from fairseq_mm.extract.backbones import build_image_backbone, list_image_models
-from fairseq_mm.extract.identity import check_is_recorded, check_same_network
 from fairseq_mm.extract.preprocessing import Preprocessing
-from fairseq_mm.extract.weights import recorded_weights
+from fairseq_mm.extract.weights import check_is_recorded, check_same_network, recorded_weights
 
 
 class FixedNorm(nn.Module):

@@ -23,7 +23,7 @@ import numpy as np
 from PIL import Image
 
 from fairseq_mm.errors import UserError, describe_error, file_errors, import_extra
-from fairseq_mm.extract.media_list import MAX_PIXELS, AnyMedia, open_media
+from fairseq_mm.extract.media import MAX_PIXELS, AnyMedia, open_media
 
 # tolerance at the end of a whole file: seconds, and share of its length
 MAX_MISSING_SECONDS = 1.0

@@ -39,8 +39,8 @@ from fairseq_mm.data.subwords import Subwords
 from fairseq_mm.data.transcript_text import SOURCE, TARGET
 from fairseq_mm.errors import UserError, file_errors
 from fairseq_mm.extract.extractor import build_extractor_from_identity
-from fairseq_mm.extract.identity import DECODER, check_is_recorded
 from fairseq_mm.extract.trained_network import LAYERS_PREFIX
+from fairseq_mm.extract.weights import DECODER, check_is_recorded
 from fairseq_mm.hub.model_card import write_card
 from fairseq_mm.inference.checkpoint import Checkpoint, build_models, load_models
 from fairseq_mm.inference.checkpoint_files import compute_checkpoint_digest

@@ -9,7 +9,7 @@ from fairseq.models import ARCH_MODEL_REGISTRY
 from fairseq_mm.data.input_files import read_json
 from fairseq_mm.data.model_folder import CARD_FILE, PLACEHOLDER
 from fairseq_mm.errors import UserError
-from fairseq_mm.extract.identity import VECTORS_EXTRACTOR
+from fairseq_mm.extract.weights import VECTORS_EXTRACTOR
 from fairseq_mm.inference.checkpoint import Checkpoint
 from fairseq_mm.metrics.score_rows import format_figure
 from fairseq_mm.models._provenance import fingerprint

@@ -8,8 +8,7 @@ import numpy as np
 from PIL import Image
 
 from fairseq_mm.errors import UserError
-from fairseq_mm.extract.images import AnyImage
-from fairseq_mm.extract.media_list import IMAGES, Kind, MediaFile, list_images
+from fairseq_mm.extract.media import IMAGES, AnyImage, Kind, MediaFile, list_images
 from fairseq_mm.inference.checkpoint import LoadedModels
 from fairseq_mm.inference.embedder import load_embedder
 from fairseq_mm.inference.processor import Example, Processor, read_field

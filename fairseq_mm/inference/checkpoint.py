@@ -25,7 +25,7 @@ from fairseq_mm.compat import float32_by_default
 from fairseq_mm.compat.loading import FOLDER_KEY, load_checkpoint
 from fairseq_mm.data.feature_store import EXTRACTOR_NOTES
 from fairseq_mm.errors import UserError, find_message
-from fairseq_mm.extract.identity import check_store_extractor
+from fairseq_mm.extract.weights import check_store_extractor
 from fairseq_mm.inference.checkpoint_files import (
     Path,
     Paths,

@@ -19,8 +19,8 @@ from fairseq_mm.data.caption_text import CaptionTokenizer
 from fairseq_mm.data.collate import pad_features
 from fairseq_mm.data.multimodal_dataset import encode_words
 from fairseq_mm.errors import UserError
-from fairseq_mm.extract.identity import VECTORS_EXTRACTOR
-from fairseq_mm.extract.images import AnyImage
+from fairseq_mm.extract.media import AnyImage
+from fairseq_mm.extract.weights import VECTORS_EXTRACTOR
 from fairseq_mm.generation.config import typed_option
 from fairseq_mm.inference.checkpoint import Checkpoint, LoadedModels
 from fairseq_mm.inference.checkpoint_files import compute_checkpoint_digest

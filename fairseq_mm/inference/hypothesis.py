@@ -61,7 +61,7 @@ class Hypothesis:
     def _repr_html_(self) -> str:
         """Return HTML for notebooks: thumbnails of the images, the text and its score."""
         from fairseq_mm.extract.data_uris import jpeg_uri
-        from fairseq_mm.extract.images import read_image
+        from fairseq_mm.extract.media import read_image
 
         images: Any = self.source if isinstance(self.source, list) else [self.source]
         shown = []

@@ -17,9 +17,8 @@ from fairseq_mm.data.feature_store import FeatureStore
 from fairseq_mm.data.feature_store_writer import FeatureStoreWriter
 from fairseq_mm.errors import UserError
 from fairseq_mm.extract.hashed_file import describe_change
-from fairseq_mm.extract.identity import VECTORS_EXTRACTOR
-from fairseq_mm.extract.images import AnyImage
-from fairseq_mm.extract.media_list import MediaFile, list_folder
+from fairseq_mm.extract.media import AnyImage, MediaFile, list_folder
+from fairseq_mm.extract.weights import VECTORS_EXTRACTOR
 from fairseq_mm.generation.config import typed_option
 from fairseq_mm.inference.checkpoint_files import Path
 from fairseq_mm.inference.embedder import Embedder, load_embedder

@@ -23,15 +23,15 @@ from fairseq_mm.extract.extractor import (
     build_extractor,
     build_extractor_from_identity,
 )
-from fairseq_mm.extract.identity import (
+from fairseq_mm.extract.media import MAX_PIXELS, AnyImage, AnyMedia, MediaFile
+from fairseq_mm.extract.readers import Unreadable
+from fairseq_mm.extract.weights import (
+    SUFFIXES,
     VECTORS_EXTRACTOR,
     check_store_extractor,
     has_name_and_digest,
+    is_digest,
 )
-from fairseq_mm.extract.images import MAX_PIXELS, AnyImage
-from fairseq_mm.extract.media_list import AnyMedia, MediaFile
-from fairseq_mm.extract.readers import Unreadable
-from fairseq_mm.extract.weights import SUFFIXES, is_digest
 from fairseq_mm.generation.config import typed_option
 from fairseq_mm.inference.checkpoint import LoadedModels
 

@@ -42,7 +42,7 @@ from fairseq_mm.data.feature_store import FeatureStore
 from fairseq_mm.data.pos_sequences import TagLines, get_tags
 from fairseq_mm.data.records import open_split
 from fairseq_mm.errors import UserError
-from fairseq_mm.extract.images import AnyImage
+from fairseq_mm.extract.media import AnyImage
 from fairseq_mm.generation.config import GenerationConfig, check_names
 from fairseq_mm.inference.candidates import (
     CandidateWeights,

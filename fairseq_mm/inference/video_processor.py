@@ -17,7 +17,7 @@ from fairseq_mm.data.transcript_text import (
 )
 from fairseq_mm.errors import UserError
 from fairseq_mm.extract.extractor import FirstClips
-from fairseq_mm.extract.media_list import VIDEOS, AnyMedia, MediaFile
+from fairseq_mm.extract.media import VIDEOS, AnyMedia, MediaFile
 from fairseq_mm.generation.config import typed_option
 from fairseq_mm.inference.caption_processor import list_media
 from fairseq_mm.inference.checkpoint import LoadedModels

@@ -6,12 +6,11 @@ from PIL import Image
 
 from fairseq_mm.errors import UserError
 from fairseq_mm.extract.data_uris import jpeg_uri
-from fairseq_mm.extract.images import read_image
-from fairseq_mm.extract.media_list import MediaFile, by_any_key, list_images
+from fairseq_mm.extract.media import MediaFile, by_any_key, list_images, read_image
 
 
 def read_listed(image: MediaFile) -> Image.Image:
-    """Read an image that :func:`fairseq_mm.extract.media_list.list_images` has listed, with PIL."""
+    """Read an image that :func:`fairseq_mm.extract.media.list_images` has listed, with PIL."""
     try:
         return read_image(image)
     except UserError as error:

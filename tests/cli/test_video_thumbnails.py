@@ -10,7 +10,7 @@ from PIL import Image
 
 from fairseq_mm.cli.inspect_videos import clip_step, video_times
 from fairseq_mm.errors import UserError
-from fairseq_mm.extract.media_list import MediaFile
+from fairseq_mm.extract.media import MediaFile
 
 NATIVE = {"stride": 4, "frame_rate": "native"}
 

@@ -14,7 +14,7 @@ from torchvision import models
 from fairseq_mm.errors import UserError
 from fairseq_mm.extract import backbones
 from fairseq_mm.extract.backbones import LayerRows, default_layer, download_weights
-from fairseq_mm.extract.networks import build_backbone
+from fairseq_mm.extract.extractor import build_backbone
 
 B = 2
 

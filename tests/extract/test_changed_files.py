@@ -15,7 +15,7 @@ from fairseq_mm.errors import UserError
 from fairseq_mm.extract import hashed_file, runner
 from fairseq_mm.extract.extractor import build_extractor
 from fairseq_mm.extract.hashed_file import HashedFile
-from fairseq_mm.extract.media_list import MediaFile, list_images
+from fairseq_mm.extract.media import MediaFile, list_images
 
 SIZE, N = 32, 5
 

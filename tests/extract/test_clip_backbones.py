@@ -8,7 +8,7 @@ from test_resnext3d import published_shapes
 from torchvision.models import video
 
 from fairseq_mm.extract.backbones import list_clip_models
-from fairseq_mm.extract.networks import build_backbone, find_family
+from fairseq_mm.extract.extractor import build_backbone, find_family
 from fairseq_mm.extract.resnext3d import ResNeXt3d
 from fairseq_mm.extract.weights import compute_sha256
 

@@ -11,7 +11,7 @@ from toy_videos import frames_of, write_video
 from fairseq_mm.errors import UserError
 from fairseq_mm.extract import readers
 from fairseq_mm.extract.clip_preprocessing import ClipPreprocessing
-from fairseq_mm.extract.media_list import MediaFile
+from fairseq_mm.extract.media import MediaFile
 from fairseq_mm.extract.readers import ClipReader, MediaEnd, decode_files
 
 CLIPS = ClipPreprocessing(resize_size=8, size=8, frames=4, stride=4)

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from fairseq_mm.errors import UserError
-from fairseq_mm.extract.identity import check_same_extractor
 from fairseq_mm.extract.preprocessing import Preprocessing
+from fairseq_mm.extract.weights import check_same_extractor
 
 
 def identity(**changes: object) -> dict[str, object]:

@@ -9,7 +9,7 @@ import tarfile
 import pytest
 
 from fairseq_mm.errors import UserError
-from fairseq_mm.extract.media_list import by_any_key, list_folder, list_images
+from fairseq_mm.extract.media import by_any_key, list_folder, list_images
 
 
 @pytest.fixture

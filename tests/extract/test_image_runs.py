@@ -12,7 +12,7 @@ from fairseq_mm.data.feature_store import FeatureStore
 from fairseq_mm.errors import UserError
 from fairseq_mm.extract import readers, runner
 from fairseq_mm.extract.extractor import build_extractor
-from fairseq_mm.extract.media_list import list_images
+from fairseq_mm.extract.media import list_images
 
 SIZE, N = 32, 11
 

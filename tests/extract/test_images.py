@@ -12,8 +12,7 @@ import pytest
 from PIL import Image
 
 from fairseq_mm.errors import UserError
-from fairseq_mm.extract.images import read_image
-from fairseq_mm.extract.media_list import MediaFile
+from fairseq_mm.extract.media import MediaFile, read_image
 
 
 def encoded(image: Image.Image, form: str, **options: object) -> bytes:

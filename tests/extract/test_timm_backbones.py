@@ -7,10 +7,14 @@ from numerics import assert_close
 from PIL import Image
 
 from fairseq_mm.errors import UserError
-from fairseq_mm.extract.extractor import build_extractor, build_extractor_from_identity
-from fairseq_mm.extract.identity import check_same_extractor
-from fairseq_mm.extract.networks import build_backbone, list_models
+from fairseq_mm.extract.extractor import (
+    build_backbone,
+    build_extractor,
+    build_extractor_from_identity,
+    list_models,
+)
 from fairseq_mm.extract.timm_backbones import build_timm
+from fairseq_mm.extract.weights import check_same_extractor
 
 timm = pytest.importorskip("timm")
 safetensors = pytest.importorskip("safetensors.torch")

@@ -12,7 +12,7 @@ from fairseq_mm.data.feature_store import FeatureStore
 from fairseq_mm.errors import UserError
 from fairseq_mm.extract import runner
 from fairseq_mm.extract.extractor import build_extractor
-from fairseq_mm.extract.media_list import VIDEOS, list_images
+from fairseq_mm.extract.media import VIDEOS, list_images
 
 COUNTS = (9, 3, 13, 30, 5, 8, 21)
 CLIPS = (2, 1, 3, 7, 1, 2, 5)

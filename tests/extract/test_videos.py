@@ -9,7 +9,7 @@ from PIL import Image
 from toy_videos import av, frames_of, set_display_matrix, write_sound, write_video
 
 from fairseq_mm.errors import UserError
-from fairseq_mm.extract.media_list import VIDEOS, list_images
+from fairseq_mm.extract.media import VIDEOS, list_images
 from fairseq_mm.extract.videos import VideoReader, resampled
 
 N, WIDTH, HEIGHT = 23, 48, 36

@@ -6,7 +6,7 @@ import pytest
 
 from fairseq_mm.data import record_split
 from fairseq_mm.errors import UserError
-from fairseq_mm.extract.media_list import IMAGES, VIDEOS, list_images
+from fairseq_mm.extract.media import IMAGES, VIDEOS, list_images
 from fairseq_mm.prepare.captions import TEXTS
 from fairseq_mm.prepare.jsonl import read_jsonl
 
