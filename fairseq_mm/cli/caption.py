@@ -21,6 +21,7 @@ from fairseq_mm.data.output_file import write_file
 from fairseq_mm.generation.defaults import CAPTIONS
 
 _RULES = (Rule("checkpoint", needs=("inputs", "features"), because="it captions images"),)
+_OWN = {"structures": [*map(arguments.name_of, arguments.STRUCTURES)]}
 _OUTPUT: arguments.Rows = {
     "--nearest": (
         "Add the nearest training caption by CIDEr-D.",
@@ -57,8 +58,7 @@ def run(args: argparse.Namespace) -> int:
         text = best[str(result.item.record["id"])] = result.hypotheses[0][0].text
         return {} if find is None else {"nearest": find(text)}
 
-    own = {"structures": [*map(arguments.name_of, arguments.STRUCTURES)]}
-    status = run_task(args, "caption", rules=_RULES, own=own, change=check_ids, extra=extra)
+    status = run_task(args, "caption", rules=_RULES, own=_OWN, change=check_ids, extra=extra)
     if args.submission:
         write_file(args.submission, coco_results(best))
         number = counted(len(best), "caption")

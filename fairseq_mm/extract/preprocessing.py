@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any, Optional, TypeVar
 import numpy as np
 from PIL import Image
 
-from fairseq_mm.data.input_files import parse_object
 from fairseq_mm.errors import UserError, file_errors
 
 if TYPE_CHECKING:
@@ -122,7 +121,7 @@ class Preprocessing:
     def from_json(cls: "type[AnyPreprocessing]", text: str) -> "AnyPreprocessing":
         """Read the output of ``to_json``. Raise UserError if ``text`` has another format."""
         with file_errors(f"the preprocessing {text!r:.300}", "cannot be understood"):
-            values = parse_object(text, "JSON")
+            values = json.loads(text)
             values["mean"], values["std"] = tuple(values["mean"]), tuple(values["std"])
             return cls(**values)
 

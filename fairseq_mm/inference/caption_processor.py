@@ -76,12 +76,13 @@ class CaptionProcessor(Processor[ImageOrFeatures]):
         self.embedder = None
         if embedding is None:
             self.reader = ImageReader(loaded, weights=weights)
-            return
-        self.embedder = load_embedder(embedding, weights=weights, device=str(loaded.device))
-        self.embedder.check_vectors(
-            loaded.extractor, loaded.feature_dim, what=f"what {loaded.files[0]} was trained on"
-        )
-        self.reader = self.embedder
+        else:
+            self.embedder = load_embedder(embedding, weights=weights, device=str(loaded.device))
+            self.embedder.check_vectors(
+                loaded.extractor, loaded.feature_dim, what=f"what {loaded.files[0]} was trained on"
+            )
+            self.reader = self.embedder
+        self.extractor_identity = self.reader.identity
 
     def is_single(self, inputs: Any) -> bool:
         if isinstance(inputs, np.ndarray):
@@ -110,10 +111,9 @@ class CaptionProcessor(Processor[ImageOrFeatures]):
             good = [rows for rows in values if not isinstance(rows, UserError)]
             vectors = iter(self.embedder.embed_features(good))
             values = [x if isinstance(x, UserError) else next(vectors)[None] for x in values]
-        return super().examples([*zip(inputs, values)])  # type: ignore[list-item]
-
-    def example(self, value: Any, **options: Any) -> Example:
-        image, features = value
-        if isinstance(features, UserError):
-            raise features
-        return Example(features=features.astype(np.float32), origin=get_known_image(image))
+        return [
+            x
+            if isinstance(x, UserError)
+            else Example(features=x.astype(np.float32), origin=get_known_image(image))
+            for image, x in zip(inputs, values)
+        ]

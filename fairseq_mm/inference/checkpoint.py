@@ -148,6 +148,15 @@ class Checkpoint:
         weights: State dict of the model.
         task_state: State that the task saved in the checkpoint.
         has_provenance: True if the file contains dictionaries and the extractor's identity.
+        is_embedding: True if the model embeds images and sentences, and generates no text.
+        reads_structure: True if the model generates from a part-of-speech sequence and a content
+            vector.
+        task_class: Class of the task that generates with the model: the class of its training task,
+            or :class:`.HierarchicalStoryTask` if the training task is fairseq's own.
+        input_kind: Kind of the model's inputs: ``images``, ``videos`` or ``prompts``.
+        command: Subcommand of ``fairseq-mm`` that the model is meant for; empty if there is none.
+        kind: Kind of the model: ``vectors`` (of images and sentences), or the kind of its task,
+            such as ``captions``; empty for tasks of other packages.
         folder_config: Content of a model folder's ``config.json``; None for a checkpoint file.
     """
 
@@ -165,6 +174,19 @@ class Checkpoint:
         # older builds of fairseq save no state of the task
         self.task_state: Mapping[str, Any] = state.get("task_state") or {}
         self.has_provenance = STATE_KEY in self.weights
+        kind, task = ARCH_MODEL_REGISTRY.get(self.arch), TASK_REGISTRY.get(self.task_name)
+        self.is_embedding = hasattr(kind, "embed_sentences")
+        self.reads_structure: bool = getattr(kind, "reads_structure", False)
+        # fairseq's own tasks cannot be built without a data folder; their models of text are
+        # generated from by the task of prompts, which can
+        is_of_fairseq = not hasattr(task, "from_provenance")
+        self.task_class: Any = HierarchicalStoryTask if is_of_fairseq else task
+        self.input_kind: str = self.task_class.input_kind
+        is_known = not is_of_fairseq or self.task_name in _TASKS_OF_TEXT
+        self.command = self.task_class.command if is_known else ""
+        self.kind = self.task_class.kind if is_known else ""
+        if self.is_embedding:
+            self.command, self.kind = "rank", "vectors"
 
     @property
     def num_updates(self) -> int:
@@ -235,46 +257,6 @@ class Checkpoint:
             "plugin (--user-dir DIR; in Python import it), or update fairseq_mm."
             f"{of_fairseq if is_other else trained}"
         )
-
-    @property
-    def task_class(self) -> Any:
-        """Class of the task that generates with the model: the class of its training task, or
-        :class:`.HierarchicalStoryTask` if the training task is fairseq's own."""
-        # fairseq's own tasks cannot be built without a data folder; their models of text are
-        # generated from by the task of prompts, which can
-        task = TASK_REGISTRY.get(self.task_name)
-        return task if hasattr(task, "from_provenance") else HierarchicalStoryTask
-
-    @property
-    def input_kind(self) -> str:
-        """Kind of the model's inputs: ``images``, ``videos`` or ``prompts``."""
-        return self.task_class.input_kind
-
-    @property
-    def is_embedding(self) -> bool:
-        """True if the model embeds images and sentences, and generates no text."""
-        return hasattr(ARCH_MODEL_REGISTRY.get(self.arch), "embed_sentences")
-
-    @property
-    def reads_structure(self) -> bool:
-        """True if the model generates from a part-of-speech sequence and a content vector."""
-        return getattr(ARCH_MODEL_REGISTRY.get(self.arch), "reads_structure", False)
-
-    @property
-    def command(self) -> str:
-        """Subcommand of ``fairseq-mm`` that the model is meant for; empty if there is none."""
-        if self.is_embedding:
-            return "rank"
-        is_known = self.task_name in _TASKS_OF_TEXT or hasattr(
-            TASK_REGISTRY.get(self.task_name), "from_provenance"
-        )
-        return self.task_class.command if is_known else ""
-
-    @property
-    def kind(self) -> str:
-        """Kind of the model: ``vectors`` (of images and sentences), or the kind of its task, such
-        as ``captions``; empty for tasks of other packages."""
-        return "vectors" if self.is_embedding else self.task_class.kind if self.command else ""
 
     def check_command(self, command: str) -> None:
         """Check that the model is meant for a subcommand of ``fairseq-mm``."""

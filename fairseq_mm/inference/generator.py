@@ -150,7 +150,7 @@ class Generator(Picklable):
         self.files = loaded.files
         self.architectures = loaded.architectures
         self.device = loaded.device
-        self.dictionary = loaded.dictionary
+        self.dictionary = loaded.task.target_dictionary
         self.prompt_generator = prompt_generator
         self.processor = build_processor(loaded, options)
         loaded.prepare_for_generation()
@@ -231,6 +231,10 @@ class Generator(Picklable):
             lists.
         """
         config = self.config(preset, **options)
+        if indices is not None:
+            limits: Any = {"most": 2**63 - 1, "expected": "integers from 0 to 2**63 - 1"}
+            listed = indices.tolist() if isinstance(indices, torch.Tensor) else indices
+            indices = [typed_option("indices", x, int, least=0, **limits) for x in listed]
         inputs = _without_iterator(inputs)
         single = inputs is not None and self.processor.is_single(inputs)
         if inputs is None:
@@ -326,11 +330,14 @@ class Generator(Picklable):
             texts and the texts of all earlier inputs are complete.
         """
         size = self._size_of_batches(batch_size)
-        inputs = _number(examples, indices)
+        # strict: one index for each input
+        indices = range(len(examples)) if indices is None else indices
+        pairs = enumerate(zip(examples, indices, strict=True))
+        inputs = [_Numbered(example, index, position) for position, (example, index) in pairs]
         generator = self._fairseq_generator(config, stream)
         waiting: dict[int, list[Hypothesis]] = {}
         following = 0
-        is_continuous = watch is None and can_join(generator, self.models)
+        is_continuous = watch is None and len(inputs) > size and can_join(generator, self.models)
         # a continuous batch takes its inputs from a group of any size
         groups = self.processor.batches(examples, max(size, len(inputs)) if is_continuous else size)
         full = size
@@ -615,19 +622,6 @@ class Generator(Picklable):
             self._build_hypothesis(hypotheses[0], examples[place], index)
             for place, index, hypotheses in zip(places, indices, finalized)
         ]
-
-
-def _number(examples: Sequence[Example], indices: Any) -> list[_Numbered]:
-    """Return inputs with their indices, by default their positions."""
-    limits: Any = {"least": 0, "most": 2**63 - 1, "expected": "integers from 0 to 2**63 - 1"}
-    if indices is None:
-        indices = range(len(examples))
-    else:
-        listed = indices.tolist() if isinstance(indices, torch.Tensor) else indices
-        indices = [typed_option("indices", index, int, **limits) for index in listed]
-    # strict: one index for each input
-    pairs = enumerate(zip(examples, indices, strict=True))
-    return [_Numbered(example, index, position) for position, (example, index) in pairs]
 
 
 def _without_iterator(inputs: Any) -> Any:

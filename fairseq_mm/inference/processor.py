@@ -92,6 +92,8 @@ class Processor(Generic[Input]):
         has_headings: True if the commands print a heading above a text, False if they print the
             text in the line of its id.
         ranked_by: Name of the inputs that ``--best-by ranking`` compares, in JSON records.
+        extractor_identity: Attributes that identify the extractor of the training features; None
+            for models that read no features. The others have the attribute ``reader``, too.
     """
 
     batch_sizes = (32, 128)
@@ -101,6 +103,7 @@ class Processor(Generic[Input]):
     num_read = (100, 100)
     has_headings = False
     ranked_by = "prompt"
+    extractor_identity: Optional[dict[str, Any]] = None
 
     def __init__(self, loaded: LoadedModels) -> None:
         self.loaded = loaded
@@ -111,15 +114,6 @@ class Processor(Generic[Input]):
         # models that read no text have no source dictionary
         source = getattr(loaded.task, "source_dictionary", None) or self.dictionary
         self.source_pad: int = source.pad()
-
-    @property
-    def extractor_identity(self) -> Optional[dict[str, Any]]:
-        """Attributes that identify the extractor of the training features; None for models that
-        read no features.
-        """
-        reader: Any = getattr(self, "reader", None)
-        reads = getattr(reader, "reads_video", reader is not None)
-        return reader.identity if reads else None
 
     def is_single(self, inputs: Any) -> bool:
         """Return True if the argument is one input, False if it is a list of inputs."""

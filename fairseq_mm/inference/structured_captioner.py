@@ -98,6 +98,7 @@ class StructuredProcessor(CaptionProcessor):
     def __init__(self, loaded: LoadedModels, embedder: Embedder) -> None:
         Processor.__init__(self, loaded)
         self.reader = embedder
+        self.extractor_identity = embedder.identity
         self.embedder = None
 
     def to_entry(self, hypothesis: ScoredCaption) -> dict[str, Any]:

@@ -143,6 +143,8 @@ class VideoProcessor(Processor[AnyInput]):
         self.reader = VideoReader(loaded, weights=weights)
         names = ("video", "transcript", "transcript_file")
         self.input_fields = names if self.reader.reads_video else names[1:]
+        if self.reader.reads_video:
+            self.extractor_identity = self.reader.identity
         self.encoder = TranscriptEncoder(loaded.task, loaded.files[0])
 
     def is_single(self, inputs: Any) -> bool:

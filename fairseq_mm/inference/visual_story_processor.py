@@ -41,6 +41,7 @@ class VisualStoryProcessor(Processor[ImageSequence]):
     def __init__(self, loaded: LoadedModels, *, weights: Optional[str] = None) -> None:
         super().__init__(loaded)
         self.reader = ImageReader(loaded, weights=weights)
+        self.extractor_identity = self.reader.identity
         self.rows_per_image = self.reader.num_rows = int(loaded.task.rows_per_image)
 
     def is_single(self, inputs: Any) -> bool:

@@ -167,7 +167,7 @@ def pack_weights(model: nn.Module, dtype: str = "float32") -> None:
             if packed is None or packed.dtype != dtype:
                 _registry[id(weight)] = _Packed(weight, dtype)
         # Subclasses have methods of their own.
-        if type(module) is nn.Linear and "forward" not in vars(module):
+        if type(module) is nn.Linear and id(module.weight) in _registry:
             layer: Any = module
             layer.forward = _Forward(module)
 

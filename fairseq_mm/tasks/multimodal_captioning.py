@@ -18,13 +18,12 @@ import numpy as np
 from fairseq.data import Dictionary
 from fairseq.tasks import register_task
 from omegaconf import II, open_dict
-from torch import Tensor
 
 from fairseq_mm.compat.loading import AVERAGE_KEY
 from fairseq_mm.compat.options import option
 from fairseq_mm.data.binarised_text import load_dictionary
 from fairseq_mm.data.feature_store import open_folder_features
-from fairseq_mm.data.multimodal_dataset import MultimodalDataset, encode_words
+from fairseq_mm.data.multimodal_dataset import MultimodalDataset
 from fairseq_mm.data.pos_sequences import FolderPosSequences
 from fairseq_mm.data.record_cache import load_texts
 from fairseq_mm.data.records import Split
@@ -279,15 +278,6 @@ class MultimodalCaptioningTask(MultimodalTask):
         self.num_negatives = getattr(criterion, "extra_pairs_per_batch", 0)
         return criterion
 
-    def build_generator(self, models: Any, args: Any, *others: Any, **kwargs: Any) -> Any:
-        """Build the generator of captions."""
-        if any(hasattr(model, "embed_sentences") for model in models):
-            raise UserError(
-                f"the model embeds images and sentences, and generates no {self.text_names[1]}: "
-                "use fairseq-mm rank or fairseq-mm retrieve."
-            )
-        return super().build_generator(models, args, *others, **kwargs)
-
     def read_word_vectors(self, path: str, dim: int) -> tuple[np.ndarray, np.ndarray]:
         """Read pretrained word vectors for ``--word-vectors``.
 
@@ -300,19 +290,6 @@ class MultimodalCaptioningTask(MultimodalTask):
         words = word_vectors.is_found[self.dictionary.nspecial :]
         logger.info(f"{path}: vectors of {words.sum()} of the dictionary's {len(words)} words")
         return word_vectors
-
-    def get_prefix(self, sample: dict[str, Any]) -> Optional[Tensor]:
-        """Return the tokens [B, words] of ``--prefix-words`` for each row of a batch, if given."""
-        if not self.cfg.prefix_words:
-            return None
-        prefix = encode_words(self.dictionary, self.cfg.prefix_words)
-        # <s>, padding and </s> precede <unk> in every dictionary of fairseq
-        if bool((prefix < self.dictionary.unk()).any()):
-            raise UserError(
-                f"--prefix-words {self.cfg.prefix_words!r}: must have words alone, no signs of "
-                "fairseq's."
-            )
-        return prefix.to(sample["id"].device).expand(sample["id"].numel(), -1)
 
     def train_step(
         self,

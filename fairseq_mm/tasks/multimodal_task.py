@@ -25,6 +25,7 @@ from fairseq_mm.compat import activate, without_cudnn_attention
 from fairseq_mm.compat.options import check_sizes, option
 from fairseq_mm.data.binarised_text import build_dictionary
 from fairseq_mm.data.feature_store import FeatureStores, open_folder_features
+from fairseq_mm.data.multimodal_dataset import encode_words
 from fairseq_mm.data.records import Split, open_split
 from fairseq_mm.data.reward_text import RewardText
 from fairseq_mm.errors import UserError
@@ -309,6 +310,11 @@ class GenerationTask(GeneratesText, FairseqTask):
 
     def build_generator(self, models: Any, args: Any, *others: Any, **kwargs: Any) -> Any:
         """Build fairseq's generator, see :meth:`GeneratesText.build_generator`."""
+        if any(hasattr(model, "embed_sentences") for model in models):
+            raise UserError(
+                f"the model embeds images and sentences, and generates no {self.text_names[1]}: "
+                "use fairseq-mm rank or fairseq-mm retrieve."
+            )
         aligns = self.aligns_words(models)
         check_search(args, has_source=bool(self.text_pair), aligns=aligns)
         return super().build_generator(models, args, *others, **kwargs)
@@ -350,8 +356,17 @@ class GenerationTask(GeneratesText, FairseqTask):
         return RewardText(self.target_dictionary)
 
     def get_prefix(self, sample: dict[str, Any]) -> Optional[Tensor]:
-        """Return the tokens ``[B, p]`` that the texts of a batch begin with; None for none."""
-        return None
+        """Return the tokens ``[B, p]`` of ``--prefix-words`` for each row of a batch, if given."""
+        words = getattr(self.cfg, "prefix_words", None)
+        if not words:
+            return None
+        prefix = encode_words(self.target_dictionary, words)
+        # <s>, padding and </s> precede <unk> in every dictionary of fairseq
+        if bool((prefix < self.target_dictionary.unk()).any()):
+            raise UserError(
+                f"--prefix-words {words!r}: must have words alone, no signs of fairseq's."
+            )
+        return prefix.to(sample["id"].device).expand(sample["id"].numel(), -1)
 
     def begin_search(
         self, generator: Any, sample: dict[str, Any], prefix_tokens: Optional[Tensor]
