@@ -17,8 +17,11 @@ fairseq_mm.register()
 
 from fairseq_mm.compat.options import check_sizes, option  # noqa: E402
 from fairseq_mm.inference.processor import Example, Processor, read_field  # noqa: E402
-from fairseq_mm.models._bases import BatchFirstEncoder, FeatureDecoder  # noqa: E402
-from fairseq_mm.models._pooled_features import masked_mean  # noqa: E402
+from fairseq_mm.models._bases import (  # noqa: E402
+    BatchFirstEncoder,
+    FeatureDecoder,
+    masked_mean,
+)
 from fairseq_mm.models._presets import register_presets  # noqa: E402
 from fairseq_mm.models._provenance import MODULE_NAME, Provenance  # noqa: E402
 from fairseq_mm.tasks.multimodal_captioning import (  # noqa: E402

@@ -50,15 +50,22 @@ def run(args: argparse.Namespace) -> int:
     find = _open_nearest(args.nearest) if args.nearest else None
 
     def check_ids(items: list[Item]) -> list[Item]:
-        if args.submission:  # before the captions are generated: an id may be no number of COCO
-            coco_image_ids(item.name for item in items)
+        # before the captions are generated: an id may be no number of COCO
+        coco_image_ids(item.name for item in items)
         return items
 
     def extra(result: Result) -> dict[str, Any]:
         text = best[str(result.item.record["id"])] = result.hypotheses[0][0].text
         return {} if find is None else {"nearest": find(text)}
 
-    status = run_task(args, "caption", rules=_RULES, own=_OWN, change=check_ids, extra=extra)
+    status = run_task(
+        args,
+        "caption",
+        rules=_RULES,
+        own=_OWN,
+        change=check_ids if args.submission else list,
+        extra=extra if args.submission or args.nearest else None,
+    )
     if args.submission:
         write_file(args.submission, coco_results(best))
         number = counted(len(best), "caption")

@@ -69,7 +69,7 @@ def run_task(
     rules: Iterable[Rule] = (),
     own: Mapping[str, Sequence[str]] = {},
     change: Callable[[list[Item]], list[Item]] = list,
-    extra: Callable[[Result], dict[str, Any]] = lambda result: {},
+    extra: Optional[Callable[[Result], dict[str, Any]]] = None,
 ) -> int:
     """Run a command that generates texts; return its exit status.
 
@@ -101,7 +101,7 @@ def run_task(
     with run.progress, contextlib.ExitStack() as stack:
         file = stack.enter_context(open_output(args.output)) if is_written else None
         for result in run.results():
-            lines = run.format(result, extra(result))
+            lines = run.format(result, extra(result) if extra else {})
             if file is not None:
                 # flushed, so that a reader of a pipe gets each text when it is generated
                 print(*lines, sep="\n", file=file, flush=True)

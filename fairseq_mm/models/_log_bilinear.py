@@ -27,8 +27,9 @@ from fairseq.dataclass import FairseqDataclass
 from torch import Tensor, nn
 
 from fairseq_mm.compat.options import option
-from fairseq_mm.models._bases import BatchFirstEncoder, FeatureDecoder
-from fairseq_mm.models._pooled_features import (
+from fairseq_mm.models._bases import (
+    BatchFirstEncoder,
+    FeatureDecoder,
     FeatureScaling,
     feature_scaling_option,
     masked_mean,

@@ -57,7 +57,7 @@ from fairseq.models import register_model
 from torch import Tensor, nn
 
 from fairseq_mm.compat.options import option
-from fairseq_mm.models._bases import FeatureDecoder
+from fairseq_mm.models._bases import FeatureDecoder, check_has_regions
 from fairseq_mm.models._image_sequence import (
     GlocalConfig,
     GlocalEncoder,
@@ -65,7 +65,6 @@ from fairseq_mm.models._image_sequence import (
     StoryModel,
     encoder_output,
 )
-from fairseq_mm.models._pooled_features import check_has_regions
 from fairseq_mm.models._presets import register_presets
 from fairseq_mm.modules.positions import next_positions, select_sentence_vectors, sentence_positions
 from fairseq_mm.modules.recurrent_steps import step_lstm

@@ -73,9 +73,11 @@ from fairseq.models import register_model
 from torch import Tensor, nn
 
 from fairseq_mm.compat.options import option
-from fairseq_mm.models._bases import BatchFirstEncoder, FeatureDecoder, ImageModel
-from fairseq_mm.models._pooled_features import (
+from fairseq_mm.models._bases import (
+    BatchFirstEncoder,
+    FeatureDecoder,
     FeatureScaling,
+    ImageModel,
     check_has_regions,
     check_regions,
     feature_scaling_option,

@@ -39,8 +39,7 @@ from fairseq.models import register_model
 from torch import Tensor, nn
 
 from fairseq_mm.compat.options import option
-from fairseq_mm.models._bases import BatchFirstEncoder, FeatureDecoder, ImageModel
-from fairseq_mm.models._pooled_features import check_regions
+from fairseq_mm.models._bases import BatchFirstEncoder, FeatureDecoder, ImageModel, check_regions
 from fairseq_mm.models._presets import register_presets
 from fairseq_mm.models._provenance import Provenance
 from fairseq_mm.modules.decoding_caches import keeps_items, project_items, reorder_state

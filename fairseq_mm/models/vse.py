@@ -39,9 +39,9 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from fairseq_mm.compat.options import option
 from fairseq_mm.errors import UserError
-from fairseq_mm.models._bases import LoadStateDictMixin
-from fairseq_mm.models._pooled_features import (
+from fairseq_mm.models._bases import (
     FeatureScaling,
+    LoadStateDictMixin,
     check_has_regions,
     feature_scaling_option,
     masked_mean,

@@ -10,7 +10,6 @@ The task ``visual_storytelling`` extends this task to stories of five images.
 import copy
 import logging
 import os
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Optional, Union
 
@@ -86,11 +85,21 @@ class MultimodalCaptioningTask(MultimodalTask):
     # not a dictionary: fairseq-generate would print a source text that does not exist
     source_dictionary = None
 
-    def __init__(self, cfg: Any, dictionary: Dictionary, **options: Any) -> None:
+    def __init__(
+        self,
+        cfg: Any,
+        dictionary: Dictionary,
+        *,
+        source_words: Optional[list[str]] = None,
+        **options: Any,
+    ) -> None:
         super().__init__(cfg, dictionary, **options)
         self.ranking: Optional[RankingValidation] = None
         self.num_negatives = 0
+        # words of the tag dictionary, if the model reads part-of-speech sequences
         self.pos_sequences: Optional[FolderPosSequences] = None
+        if source_words is not None:
+            self.pos_sequences = FolderPosSequences("", source_words)
         self.reads_structure = False
         self.photos: Optional[Any] = None
         # None also in tasks without these options, and in configs of older checkpoints
@@ -111,24 +120,6 @@ class MultimodalCaptioningTask(MultimodalTask):
             feature_attributes=features.extractor_attributes,
             features=features,
         )
-
-    @classmethod
-    def from_provenance(
-        cls,
-        words: list[str],
-        extractor: Mapping[str, Any],
-        feature_dim: int,
-        source_words: Optional[list[str]] = None,
-        **fields: Any,
-    ) -> "MultimodalCaptioningTask":
-        """Build a task without a data folder, see :meth:`MultimodalTask.from_provenance`.
-
-        ``source_words`` are the words of the tag dictionary if the model reads part-of-speech
-        sequences, else None.
-        """
-        task = super().from_provenance(words, extractor, feature_dim, **fields)
-        task.pos_sequences = None if source_words is None else FolderPosSequences("", source_words)
-        return task
 
     @property
     def structure_dictionary(self) -> Dictionary:

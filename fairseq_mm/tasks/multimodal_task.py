@@ -469,6 +469,8 @@ class MultimodalTask(GenerationTask):
             **fields: Further arguments of the task, named in ``provenance_fields``, with the values
                 that the checkpoint contains.
         """
+        if source_words is not None:
+            fields["source_words"] = source_words
         return cls(
             cls.config(seed=SEED, **options),
             build_dictionary(words),

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from fairseq_mm.models._pooled_features import SCALINGS, masked_mean, scale_vectors
+from fairseq_mm.models._bases import SCALINGS, masked_mean, scale_vectors
 
 
 def test_mean_is_over_real_rows():

@@ -14,7 +14,7 @@ from fairseq_mm.compat.loading import NETWORK_PREFIX
 from fairseq_mm.data.feature_store_writer import FeatureStoreWriter
 from fairseq_mm.errors import UserError
 from fairseq_mm.extract.extractor import build_extractor
-from fairseq_mm.models._pooled_features import scale_vectors
+from fairseq_mm.models._bases import scale_vectors
 from fairseq_mm.models._provenance import STATE_KEY, decode_provenance, encode_json
 from fairseq_mm.tasks._image_network import step_with_scaled_network
 from fairseq_mm.tasks.multimodal_captioning import MultimodalCaptioningTask
