@@ -271,7 +271,7 @@ def _check_checkpoint(args: argparse.Namespace, stores: Sequence[Any]) -> Iterat
 
 def _find_weights(subject: str, checkpoint: Any, given: Optional[str]) -> Iterator[Finding]:
     from fairseq_mm.extract.weights import check_weights_file
-    from fairseq_mm.inference.readers import find_weights_file
+    from fairseq_mm.inference.image_processor import find_weights_file
 
     recorded = str(checkpoint.extractor.get("weights", ""))
     if len(recorded) == 64:  # SHA-256 of a file; published weights have a name instead

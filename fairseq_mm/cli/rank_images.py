@@ -26,7 +26,7 @@ from fairseq_mm.errors import UserError
 from fairseq_mm.generation.defaults import SEED
 from fairseq_mm.inference.checkpoint import Checkpoint
 from fairseq_mm.inference.embedder import get_tokenizer
-from fairseq_mm.inference.readers import ImageReader
+from fairseq_mm.inference.image_processor import ImageReader
 from fairseq_mm.metrics.ranks import (
     TrueRanks,
     chance_summary,

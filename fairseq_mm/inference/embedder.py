@@ -24,7 +24,7 @@ from fairseq_mm.extract.weights import VECTORS_EXTRACTOR
 from fairseq_mm.generation.config import typed_option
 from fairseq_mm.inference.checkpoint import Checkpoint, LoadedModels
 from fairseq_mm.inference.checkpoint_files import compute_checkpoint_digest
-from fairseq_mm.inference.readers import ImageReader, list_of_several
+from fairseq_mm.inference.image_processor import ImageReader, list_of_several
 from fairseq_mm.inference.set_up import Picklable
 from fairseq_mm.models._provenance import list_words
 

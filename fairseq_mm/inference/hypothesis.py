@@ -9,7 +9,7 @@ from fairseq_mm.errors import UserError
 
 # for annotations alone: these modules import torch
 if TYPE_CHECKING:
-    from fairseq_mm.inference.caption_processor import KnownImage
+    from fairseq_mm.inference.image_processor import KnownImage
     from fairseq_mm.inference.prompt_processor import Prompt
     from fairseq_mm.inference.video_processor import Transcript
 

@@ -22,7 +22,7 @@ from fairseq_mm.extract.weights import VECTORS_EXTRACTOR
 from fairseq_mm.generation.config import typed_option
 from fairseq_mm.inference.checkpoint_files import Path
 from fairseq_mm.inference.embedder import Embedder, load_embedder
-from fairseq_mm.inference.readers import list_of_several
+from fairseq_mm.inference.image_processor import list_of_several
 from fairseq_mm.retrieval.nearest_vectors import VectorStore
 
 # images whose vectors are computed and written at a time: an interruption loses at most so many

@@ -54,12 +54,11 @@ from fairseq_mm.inference.candidates import (
     find_conditions,
     score_candidates,
 )
-from fairseq_mm.inference.caption_processor import CaptionProcessor
 from fairseq_mm.inference.checkpoint import Checkpoint, LoadedModels, build_models
 from fairseq_mm.inference.checkpoint_files import compute_digests
 from fairseq_mm.inference.embedder import Embedder, load_embedder
+from fairseq_mm.inference.image_processor import CaptionProcessor, list_of_several
 from fairseq_mm.inference.processor import Example, Processor
-from fairseq_mm.inference.readers import list_of_several
 from fairseq_mm.inference.set_up import Picklable
 from fairseq_mm.ngrams.arpa import LanguageModel, load_language_model
 from fairseq_mm.ngrams.kneser_ney import estimate_kneser_ney

@@ -16,13 +16,12 @@ from fairseq_mm.data.transcript_text import (
     is_not_available,
 )
 from fairseq_mm.errors import UserError
-from fairseq_mm.extract.extractor import FirstClips
+from fairseq_mm.extract.extractor import Extractor, FirstClips, build_extractor
 from fairseq_mm.extract.media import VIDEOS, AnyMedia, MediaFile
 from fairseq_mm.generation.config import typed_option
-from fairseq_mm.inference.caption_processor import list_media
 from fairseq_mm.inference.checkpoint import LoadedModels
+from fairseq_mm.inference.image_processor import MediaReader, is_features, list_media
 from fairseq_mm.inference.processor import Decoded, Example, Processor, read_field
-from fairseq_mm.inference.readers import VideoReader, is_features
 from fairseq_mm.prepare.jsonl import text_or_file
 
 logger = logging.getLogger(__name__)
@@ -100,6 +99,50 @@ class TranscriptEncoder:
         end = self.task.source_dictionary.eos()
         lines = [torch.cat([line, line.new_tensor([end])]) for line in tokens]
         return self.task.build_dataset_for_inference(lines, [len(line) for line in lines]).source
+
+
+class VideoReader(MediaReader):
+    """Reader that turns videos into features like the training data's; see :class:`MediaReader`.
+
+    Attributes:
+        reads_video: False if the models read only transcripts.
+        max_frames: Maximum number of clips of a video; each clip has one feature vector. Further
+            clips are not read.
+    """
+
+    noun = "video"
+    reads = "videos"
+
+    def __init__(self, loaded: LoadedModels, *, weights: Optional[str] = None) -> None:
+        super().__init__(loaded, weights=weights)
+        self.reads_video = bool(loaded.task.reads_video)
+        self.max_frames: int = loaded.task.max_frames
+
+    def _build_extractor(self) -> Extractor:
+        # How2's features name their network, but record no weights file
+        if "weights" in self.identity or self.weights is None:
+            return super()._build_extractor()
+        name = str(self.identity["extractor"])
+        extractor = build_extractor(name, weights=str(self.weights), device=self.device)
+        logger.warning(
+            "%s: its features do not record their weights and preprocessing: taken to be %s and "
+            "%s's own",
+            *(self.files[0], self.weights, name),
+        )
+        return extractor
+
+    def read_video(
+        self, video: AnyMedia, *, batch_size: Optional[int] = None, **options: Any
+    ) -> FirstClips:
+        """Compute the features of the first clips of a video, at most ``max_frames``.
+
+        Args:
+            batch_size: Number of clips per batch of the extractor, by default 8 on a CPU and 64
+                on other devices; it changes only the speed.
+            **options: Options of :meth:`.Extractor.first_clips`.
+        """
+        size = batch_size or (8 if self.device.type == "cpu" else 64)
+        return self.extractor.first_clips(video, self.max_frames, batch_size=size, **options)
 
 
 class Video(TypedDict, total=False):

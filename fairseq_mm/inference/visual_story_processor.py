@@ -10,10 +10,9 @@ from PIL import Image
 
 from fairseq_mm.data.story_text import NUM_IMAGES, SEPARATOR, detokenize_sentences
 from fairseq_mm.errors import UserError
-from fairseq_mm.inference.caption_processor import ImageOrFeatures, get_known_image
 from fairseq_mm.inference.checkpoint import LoadedModels
+from fairseq_mm.inference.image_processor import ImageOrFeatures, ImageReader, get_known_image
 from fairseq_mm.inference.processor import Decoded, Example, Processor, read_field
-from fairseq_mm.inference.readers import ImageReader
 
 # stands in the place of an image that is missing
 NO_IMAGE = "-"

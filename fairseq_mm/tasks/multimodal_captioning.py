@@ -78,7 +78,7 @@ class MultimodalCaptioningTask(MultimodalTask):
     input_kind = "images"
     input_names = ("image", "images")
     text_names = ("caption", "captions")
-    processor = "fairseq_mm.inference.caption_processor:CaptionProcessor"
+    processor = "fairseq_mm.inference.image_processor:CaptionProcessor"
     generation_defaults = CAPTIONS
     config: ClassVar[type[TextOfImagesConfig]] = MultimodalCaptioningConfig
     side_names = ("part-of-speech sequence", "caption")

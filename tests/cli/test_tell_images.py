@@ -20,7 +20,7 @@ import fairseq_mm
 from fairseq_mm.cli.main import main
 from fairseq_mm.data.feature_store import open_features
 from fairseq_mm.extract.weights import compute_sha256
-from fairseq_mm.inference.readers import ImageReader
+from fairseq_mm.inference.image_processor import ImageReader
 from fairseq_mm.metrics.hypotheses import read_hypotheses
 
 LENGTH = ["--max-words-per-sentence", "6"]

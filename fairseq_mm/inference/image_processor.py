@@ -1,10 +1,11 @@
-"""Computes features of images and videos with the extractor of a checkpoint's training features.
+"""Turns images into features like the training data's, and into examples of the task
+``multimodal_captioning``.
 
-The checkpoint records the extractor, so that a user has to provide only the extractor's weights.
+The checkpoint records the extractor of its training features, so that a user has to provide only
+the extractor's weights.
 """
 
 import contextlib
-import logging
 import os
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -19,11 +20,16 @@ from fairseq_mm.data.input_files import compute_sha256
 from fairseq_mm.errors import UserError
 from fairseq_mm.extract.extractor import (
     Extractor,
-    FirstClips,
-    build_extractor,
     build_extractor_from_identity,
 )
-from fairseq_mm.extract.media import MAX_PIXELS, AnyImage, AnyMedia, MediaFile
+from fairseq_mm.extract.media import (
+    IMAGES,
+    MAX_PIXELS,
+    AnyImage,
+    Kind,
+    MediaFile,
+    list_images,
+)
 from fairseq_mm.extract.readers import Unreadable
 from fairseq_mm.extract.weights import (
     SUFFIXES,
@@ -34,8 +40,11 @@ from fairseq_mm.extract.weights import (
 )
 from fairseq_mm.generation.config import typed_option
 from fairseq_mm.inference.checkpoint import LoadedModels
+from fairseq_mm.inference.processor import Example, Processor, read_field
 
-logger = logging.getLogger(__name__)
+ImageOrFeatures = Union[AnyImage, np.ndarray]
+# image that can be read again after its features are computed
+KnownImage = Union[str, os.PathLike, bytes, Image.Image, np.ndarray, MediaFile]
 
 
 def list_of_several(values: Any, name: str) -> list[Any]:
@@ -50,6 +59,20 @@ def list_of_several(values: Any, name: str) -> list[Any]:
 def is_features(value: Any) -> bool:
     """Return True if an array has features [N, D], False if it has the pixels of an image."""
     return isinstance(value, np.ndarray) and value.dtype.kind == "f"
+
+
+def get_known_image(value: Any) -> Optional[KnownImage]:
+    """Return ``value`` if it is an image that can be read again, or its path if it is an open file.
+
+    Return None for features (a float array), and for open files without a path.
+    """
+    if is_features(value):
+        return None
+    if hasattr(value, "read"):
+        # kept open by hypotheses, files would run out; their content may be gone after reading
+        name = getattr(value, "name", None)
+        return name if isinstance(name, str) and os.path.isfile(name) else None
+    return value
 
 
 def find_weights_file(
@@ -278,50 +301,6 @@ class ImageReader(MediaReader):
         return features
 
 
-class VideoReader(MediaReader):
-    """Reader that turns videos into features like the training data's; see :class:`MediaReader`.
-
-    Attributes:
-        reads_video: False if the models read only transcripts.
-        max_frames: Maximum number of clips of a video; each clip has one feature vector. Further
-            clips are not read.
-    """
-
-    noun = "video"
-    reads = "videos"
-
-    def __init__(self, loaded: LoadedModels, *, weights: Optional[str] = None) -> None:
-        super().__init__(loaded, weights=weights)
-        self.reads_video = bool(loaded.task.reads_video)
-        self.max_frames: int = loaded.task.max_frames
-
-    def _build_extractor(self) -> Extractor:
-        # How2's features name their network, but record no weights file
-        if "weights" in self.identity or self.weights is None:
-            return super()._build_extractor()
-        name = str(self.identity["extractor"])
-        extractor = build_extractor(name, weights=str(self.weights), device=self.device)
-        logger.warning(
-            "%s: its features do not record their weights and preprocessing: taken to be %s and "
-            "%s's own",
-            *(self.files[0], self.weights, name),
-        )
-        return extractor
-
-    def read_video(
-        self, video: AnyMedia, *, batch_size: Optional[int] = None, **options: Any
-    ) -> FirstClips:
-        """Compute the features of the first clips of a video, at most ``max_frames``.
-
-        Args:
-            batch_size: Number of clips per batch of the extractor, by default 8 on a CPU and 64
-                on other devices; it changes only the speed.
-            **options: Options of :meth:`.Extractor.first_clips`.
-        """
-        size = batch_size or (8 if self.device.type == "cpu" else 64)
-        return self.extractor.first_clips(video, self.max_frames, batch_size=size, **options)
-
-
 @contextlib.contextmanager
 def _any_size_allowed() -> Iterator[None]:
     """Disable Pillow's limit of the number of pixels while threads read images."""
@@ -332,3 +311,91 @@ def _any_size_allowed() -> Iterator[None]:
         yield
     finally:
         Image.MAX_IMAGE_PIXELS = before
+
+
+def list_media(
+    paths: Sequence[str], kind: Kind
+) -> list[tuple[dict[str, Any], Optional[UserError]]]:
+    """List images or videos, see :meth:`.Processor.list_files`."""
+    records: list[tuple[dict[str, Any], Optional[UserError]]] = []
+    for path in paths:
+        try:
+            files = list_images([path], ids="path", kind=kind)
+        except UserError as error:
+            records.append(({"id": path}, error))
+        else:
+            records += [({"id": file.name, kind.field: file}, None) for file in files]
+    return records
+
+
+class CaptionProcessor(Processor[ImageOrFeatures]):
+    """Processor that turns images, or features of images, into examples for captioning models.
+
+    An image is a path, its file's content (bytes), a binary file, a PIL image, or a uint8 array
+    [H, W, 3]. Features are a float array [N, D] of N feature vectors.
+
+    Args:
+        loaded: Captioning models.
+        weights: Path of the extractor's weights file (state dict), see :class:`.MediaReader`.
+        embedding: Checkpoint of an embedding model, for captioning models that were trained on its
+            vectors. Images are then embedded, with the extractor of the embedding model.
+    """
+
+    batch_sizes = (100, 100)
+    input_fields = ("image",)
+    reading_options: Mapping[str, type] = {"batch_size": int, "max_pixels": int}
+
+    def __init__(
+        self,
+        loaded: LoadedModels,
+        *,
+        weights: Optional[str] = None,
+        embedding: Optional[Union[str, os.PathLike]] = None,
+    ) -> None:
+        super().__init__(loaded)
+        self.embedder: Any = None
+        if embedding is None:
+            self.reader = ImageReader(loaded, weights=weights)
+        else:
+            from fairseq_mm.inference.embedder import load_embedder
+
+            self.embedder = load_embedder(embedding, weights=weights, device=str(loaded.device))
+            self.embedder.check_vectors(
+                loaded.extractor, loaded.feature_dim, what=f"what {loaded.files[0]} was trained on"
+            )
+            self.reader = self.embedder
+        self.extractor_identity = self.reader.identity
+
+    def is_single(self, inputs: Any) -> bool:
+        if isinstance(inputs, np.ndarray):
+            return True
+        return isinstance(inputs, (str, bytes, os.PathLike, Image.Image)) or hasattr(inputs, "read")
+
+    def from_record(self, record: Mapping[str, Any], folder: str) -> ImageOrFeatures:
+        image = record.get("image")
+        if isinstance(image, MediaFile):
+            return image
+        return os.path.join(folder, read_field(record, "image"))
+
+    def list_files(self, paths: Sequence[str]) -> list[tuple[dict[str, Any], Optional[UserError]]]:
+        return list_media(paths, IMAGES)
+
+    def examples(
+        self, inputs: Sequence[ImageOrFeatures], **options: Any
+    ) -> Iterable[Union[Example, UserError]]:
+        """Return the example of each image, or the error of an unreadable image.
+
+        The keyword options are ``batch_size`` and ``max_pixels``, as in
+        :meth:`.ImageReader.read_features`.
+        """
+        values = self.reader.features_of(inputs, **options)
+        if self.embedder is not None:
+            good = [rows for rows in values if not isinstance(rows, UserError)]
+            vectors = iter(self.embedder.embed_features(good))
+            values = [x if isinstance(x, UserError) else next(vectors)[None] for x in values]
+        return [
+            x
+            if isinstance(x, UserError)
+            else Example(features=x.astype(np.float32), origin=get_known_image(image))
+            for image, x in zip(inputs, values)
+        ]
