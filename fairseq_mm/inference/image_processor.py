@@ -337,8 +337,8 @@ class CaptionProcessor(Processor[ImageOrFeatures]):
     Args:
         loaded: Captioning models.
         weights: Path of the extractor's weights file (state dict), see :class:`.MediaReader`.
-        embedding: Checkpoint of an embedding model, for captioning models that were trained on its
-            vectors. Images are then embedded, with the extractor of the embedding model.
+        embedding: :class:`.Embedder` on whose vectors the captioning models were trained. Images
+            are then embedded, with the extractor of the embedding model.
     """
 
     batch_sizes = (100, 100)
@@ -350,20 +350,17 @@ class CaptionProcessor(Processor[ImageOrFeatures]):
         loaded: LoadedModels,
         *,
         weights: Optional[str] = None,
-        embedding: Optional[Union[str, os.PathLike]] = None,
+        embedding: Any = None,
     ) -> None:
         super().__init__(loaded)
-        self.embedder: Any = None
+        self.embedder = embedding
         if embedding is None:
             self.reader = ImageReader(loaded, weights=weights)
         else:
-            from fairseq_mm.inference.embedder import load_embedder
-
-            self.embedder = load_embedder(embedding, weights=weights, device=str(loaded.device))
-            self.embedder.check_vectors(
+            embedding.check_vectors(
                 loaded.extractor, loaded.feature_dim, what=f"what {loaded.files[0]} was trained on"
             )
-            self.reader = self.embedder
+            self.reader = embedding
         self.extractor_identity = self.reader.identity
 
     def is_single(self, inputs: Any) -> bool:

@@ -13,7 +13,7 @@ from fairseq_mm.inference.checkpoint import (
     named_failures,
 )
 from fairseq_mm.inference.checkpoint_files import Path, Paths
-from fairseq_mm.inference.embedder import Embedder, build_embedder
+from fairseq_mm.inference.embedder import Embedder, build_embedder, load_embedder
 from fairseq_mm.inference.generator import Generator
 from fairseq_mm.inference.structured_captioner import StructuredCaptioner, load_structured_captioner
 from fairseq_mm.models._provenance import list_words
@@ -85,6 +85,8 @@ def from_checkpoints(
         _check_prompt_models(prompt_generator.loaded, loaded)
     # limits of texts come from the options of the checkpoint, too
     with named_failures(first.path, "no generator can be made of this checkpoint"):
+        if embedding is not None:
+            embedding = load_embedder(embedding, weights=weights, device=str(loaded.device))
         return Generator(
             loaded, prompt_generator=prompt_generator, weights=weights, embedding=embedding
         )
