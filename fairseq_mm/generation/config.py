@@ -7,7 +7,6 @@ Most options have the names of fairseq's ``GenerationConfig`` and ``fairseq-gene
 
 import dataclasses
 import difflib
-import json
 import math
 import numbers
 import sys
@@ -252,7 +251,6 @@ _DEFAULTS: dict[str, Any] = {
     **{"sampling": False, "sampling_topk": -1, "sampling_topp": -1.0},
     **{"diverse_beam_groups": -1, "diversity_rate": -1.0, "match_source_len": False},
 }
-_EXPECTED = {bool: "true or false", int: "a whole number", float: "a number"}
 
 
 def read_generation_options(
@@ -262,17 +260,8 @@ def read_generation_options(
     options = parse_object(text, name)
     types: dict[str, Any] = {x.name: x.type for x in dataclasses.fields(configs.GenerationConfig)}
     types["typical_p"] = float  # ours
-    for option, value in options.items():
-        kind = types[option] if option in allowed else None
-        # bool is a subclass of int: isinstance would accept {"beam": true}
-        if type(value) is not kind and not (kind is float and type(value) is int):
-            problem = (
-                f"must be {_EXPECTED[kind]}, but is {json.dumps(value)}"
-                if kind
-                else (f"is not among the options {', '.join(allowed)}")
-            )
-            raise UserError(f"{name}: {option!r} {problem}.")
-    return options
+    check_names(options, allowed, name)
+    return {x: typed_option(f"{name} {x}", value, types[x]) for x, value in options.items()}
 
 
 def check_search(args: Any, *, has_source: bool = False, aligns: bool = False) -> None:

@@ -29,17 +29,17 @@ def test_every_option_but_typical_p_is_one_of_fairseq_with_a_plain_type():
     [
         ("beam=3", "not JSON"),
         ("[3]", "must be a JSON object, but is list instead"),
-        ('{"beem": 3}', "'beem' is not among the options beam, max_len_a"),
-        ('{"score_reference": true}', "'score_reference' is not among the options"),
-        ('{"beam": "3"}', '.beam. must be a whole number, but is "3"'),
-        ('{"beam": true}', ".beam. must be a whole number, but is true"),
-        ('{"max_len_b": 30.5}', r".max_len_b. must be a whole number, but is 30\.5"),
-        ('{"lenpen": null}', ".lenpen. must be a number, but is null"),
-        ('{"sampling": 1}', ".sampling. must be true or false, but is 1"),
+        ('{"beem": 3}', "`beem` is no option of --eval-gen-args; did you mean `beam`"),
+        ('{"score_reference": true}', "`score_reference` is no option of --eval-gen-args"),
+        ('{"beam": "3"}', "beam` must be an integer, but is '3'"),
+        ('{"beam": true}', "beam` must be an integer, but is True"),
+        ('{"max_len_b": 30.5}', r"max_len_b` must be an integer, but is 30\.5"),
+        ('{"lenpen": null}', "lenpen` must be a number, but is None"),
+        ('{"sampling": 1}', "sampling` must be True or False, but is 1"),
     ],
 )
 def test_wrong_options_are_named(text, message):
-    with pytest.raises(UserError, match=rf"^--eval-gen-args.*{message}"):
+    with pytest.raises(UserError, match=message):
         read_generation_options(text, "--eval-gen-args")
 
 
