@@ -270,7 +270,9 @@ class Extractor:
         return x.to(self.device, non_blocking=True)
 
     def _compute(self, inputs: Tensor) -> Tensor:
-        with torch.inference_mode(), self._autocast():
+        dtype = REDUCED_PRECISIONS.get(self.precision)
+        reduces = torch.autocast(self.device.type, dtype=dtype, enabled=dtype is not None)
+        with torch.inference_mode(), reduces:
             # normalised on the device, since uint8 has a quarter of the bytes to copy
             x = self.preprocessing.normalized(inputs).contiguous(memory_format=self.memory_format)
             network = self.network if self._traced is None else self._traced
@@ -293,12 +295,6 @@ class Extractor:
                 f"{self.identity['extractor']}, layer {self.identity['layer']}: cannot be run on "
                 f"{len(inputs)} {what} of {width} x {height} pixels: {first_line(error)}"
             ) from None
-
-    def _autocast(self) -> contextlib.AbstractContextManager:
-        dtype = REDUCED_PRECISIONS.get(self.precision)
-        if dtype is None:
-            return contextlib.nullcontext()
-        return torch.autocast(self.device.type, dtype=dtype)
 
     def rows_of_each(self, inputs: Sequence[Optional[np.ndarray]]) -> list[Optional[np.ndarray]]:
         """Compute the features of images or clips that may differ in size, one batch for each size.

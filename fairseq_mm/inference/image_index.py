@@ -7,7 +7,7 @@ and the digest of the checkpoint, so that a search needs the folder only.
 import contextlib
 import itertools
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any, NamedTuple, Optional
 
 import numpy as np
@@ -164,7 +164,11 @@ def index_folder(
         is_hidden = None if show_progress and len(unread) >= _MANY else True
         with tqdm(total=len(unread), unit=" images", disable=is_hidden) as bar:
             while piece := list(itertools.islice(results, _PIECE)):
-                unreadable += _append_vectors(writer, embedder, piece)
+                unreadable += [(x.name, str(y)) for x, (y, _) in piece if isinstance(y, UserError)]
+                good = [(x.key, *read) for x, read in piece if not isinstance(read[0], UserError)]
+                vectors = embedder.embed_features([features for _, features, _ in good])
+                for (key, _, source), vector in zip(good, vectors):
+                    writer.append(key, vector, source)
                 bar.update(len(piece))
         present = set(writer.done)
         if not present:
@@ -179,18 +183,6 @@ def index_folder(
         num_removed=len(before - present),
         unreadable=sorted(unreadable),
     )
-
-
-def _append_vectors(
-    writer: FeatureStoreWriter, embedder: Embedder, files: Sequence[tuple[MediaFile, Any]]
-) -> list[tuple[str, str]]:
-    """Embed the features of files, and append their vectors; return path and reason of each
-    unreadable file."""
-    good = [(x.key, *read) for x, read in files if not isinstance(read[0], UserError)]
-    vectors = embedder.embed_features([features for _, features, _ in good])
-    for (key, _, source), vector in zip(good, vectors):
-        writer.append(key, vector, source)
-    return [(x.name, str(read[0])) for x, read in files if isinstance(read[0], UserError)]
 
 
 def _is_unchanged(file: Optional[MediaFile], store: Any) -> bool:

@@ -131,19 +131,6 @@ class VideoReader(MediaReader):
         )
         return extractor
 
-    def read_video(
-        self, video: AnyMedia, *, batch_size: Optional[int] = None, **options: Any
-    ) -> FirstClips:
-        """Compute the features of the first clips of a video, at most ``max_frames``.
-
-        Args:
-            batch_size: Number of clips per batch of the extractor, by default 8 on a CPU and 64
-                on other devices; it changes only the speed.
-            **options: Options of :meth:`.Extractor.first_clips`.
-        """
-        size = batch_size or (8 if self.device.type == "cpu" else 64)
-        return self.extractor.first_clips(video, self.max_frames, batch_size=size, **options)
-
 
 class Video(TypedDict, total=False):
     """Input of a model that summarizes videos: a video and its transcript.
@@ -242,7 +229,7 @@ class VideoProcessor(Processor[AnyInput]):
         """Return the example of a video with transcript.
 
         The keyword options are ``tokenizer``, as in :meth:`.TranscriptEncoder.encode`, and
-        ``batch_size``, ``max_pixels`` and ``num_images``, as in :meth:`.VideoReader.read_video`.
+        ``batch_size``, ``max_pixels`` and ``num_images``, as in :meth:`.Extractor.first_clips`.
         """
         # the reader of videos does not know this option
         tokenizer = options.pop("tokenizer", None)
@@ -293,7 +280,7 @@ class VideoProcessor(Processor[AnyInput]):
         if is_features(video):
             clips = FirstClips(video, len(video) > limit, [])
         else:
-            clips = self.reader.read_video(video, **options)
+            clips = self.reader.extractor.first_clips(video, limit, **options)
         self.reader.check_rows(clips.rows)
         # as in training; the models have no positions for more frames
         return clips._replace(rows=clips.rows[:limit].astype(np.float32))

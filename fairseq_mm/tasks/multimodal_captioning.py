@@ -176,8 +176,8 @@ class MultimodalCaptioningTask(MultimodalTask):
         """Return the images of ``--photos``, which are listed at the first call."""
         if self.photos is None:
             # imports torchvision, which trainings on features do without
-            from fairseq_mm.extract.photo_store import PhotoStore
             from fairseq_mm.extract.preprocessing import Preprocessing
+            from fairseq_mm.extract.trained_network import PhotoStore
 
             assert self.photos_folder is not None
             preprocessing = Preprocessing.from_json(str(self.feature_attributes["preprocessing"]))

@@ -149,7 +149,7 @@ def test_a_video_becomes_the_rows_of_its_first_clips(model, videos):
     whole = reader.extractor.extract(videos)
     assert [len(rows) for rows in whole] == [4, 2, 1]
     for video, rows in zip(videos, whole):
-        seen = reader.read_video(video, batch_size=3, num_images=3)
+        seen = reader.extractor.first_clips(video, reader.max_frames, batch_size=3, num_images=3)
         assert_close(seen.rows, rows)
         assert not seen.is_cut
         assert len(seen.images) == min(3, len(rows))
