@@ -305,8 +305,9 @@ def _overwrites(name: str, path: str) -> UserError:
     return UserError(f"{flag(name)} {path}: would overwrite a file that is read.")
 
 
-def check(args: argparse.Namespace, rules: Iterable[Rule] = ()) -> None:
-    """Check the command line before a checkpoint is opened.
+def check(args: argparse.Namespace, rules: Iterable[Rule] = ()) -> set[str]:
+    """Check the command line before a checkpoint is opened; return the result of
+    :func:`given_options`.
 
     Combinations of options (``rules``) and the paths of outputs are checked.
     """
@@ -321,6 +322,7 @@ def check(args: argparse.Namespace, rules: Iterable[Rule] = ()) -> None:
             raise UserError(f"{name}: needs {needed} beside it{because}.")
     # the inputs were compared with the outputs before, see check_inputs_are_kept
     check_outputs({name: getattr(args, name, None) for name in ("output", "html", "submission")})
+    return given
 
 
 def check_outputs(outputs: Mapping[str, Optional[str]], read: Iterable[str] = ()) -> None:

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, Callable, Optional, Union
 
 from fairseq_mm.cli import arguments
-from fairseq_mm.cli.arguments import Rule, given_options, written
+from fairseq_mm.cli.arguments import Rule, written
 from fairseq_mm.cli.records import PEOPLE, Item, Result, counted, open_output, progress_bar
 from fairseq_mm.cli.run_set_up import register_quietly
 from fairseq_mm.errors import EXIT_STATUS, UserError
@@ -81,11 +81,11 @@ def run_task(
         change: Function that changes the list of inputs.
         extra: Function that returns further fields of a result's record.
     """
-    arguments.check(args, (*_RULES, *rules))
+    given = arguments.check(args, (*_RULES, *rules))
     args.jsonl = args.jsonl or (args.output or "").lower().endswith(".jsonl")
     options = arguments.generation_options(args)
     register_quietly()
-    systems = _load_systems(args, command, own)
+    systems = _load_systems(args, command, own, given)
     models = list(systems.values())
     store = _open_store(args, models)
     configs = [_build_config(args, model, options) for model in models]
@@ -111,7 +111,10 @@ def run_task(
 
 
 def _load_systems(
-    args: argparse.Namespace, command: Optional[str], own: Mapping[str, Sequence[str]]
+    args: argparse.Namespace,
+    command: Optional[str],
+    own: Mapping[str, Sequence[str]],
+    given: set[str],
 ) -> dict[str, Any]:
     """Return a dict from the name of each system, by default its architecture, to its model."""
     from fairseq_mm.inference.checkpoint import Checkpoint
@@ -126,8 +129,8 @@ def _load_systems(
             first.check_command(command or "generate")
         kind = "structures" if first.reads_structure else first.kind
         others = {option for other in own if other != kind for option in own[other]}
-        if given := others & given_options(args):
-            raise UserError(f"{written(min(given))}: not for {first.path}, a model of {kind}.")
+        if wrong := others & given:
+            raise UserError(f"{written(min(wrong))}: not for {first.path}, a model of {kind}.")
         name = name or first.arch
         if name in systems:
             raise UserError(f"--compare: two systems are named {name}; give names: NAME=CKPT.")
