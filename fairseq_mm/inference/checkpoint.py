@@ -199,13 +199,7 @@ class Checkpoint:
 
     @classmethod
     def open(cls, path: Path, *, data: Optional[Path] = None) -> "Checkpoint":
-        """Read a checkpoint onto the CPU, without executing pickled code.
-
-        Args:
-            path: Checkpoint, in the forms of :func:`.checkpoint_file`.
-            data: Folder of the training data, to read the dictionary from if the checkpoint has
-                none.
-        """
+        """Read a checkpoint onto the CPU, without executing pickled code, see :meth:`open_all`."""
         return cls._read(checkpoint_file(os.fspath(path)), data=data)
 
     @classmethod

@@ -68,13 +68,9 @@ logger = logging.getLogger(__name__)
 
 
 class ScoredCaption(NamedTuple):
-    """Candidate caption; :class:`.CandidateWeights` has the formula of its score.
+    """Candidate caption with its scores, see :class:`.CandidateScores`.
 
     Attributes:
-        cosine: Cosine between the vectors of image and caption, without penalty.
-        log_prob: Natural log-probability under the n-gram model: mean or sum over words and
-            ``</s>``.
-        penalty: Penalty of repeated content words, a factor of the cosine in ``score``.
         condition: Kind of the vector that the caption was generated from, see
             :func:`.find_conditions`.
         structure: Part-of-speech tags that the caption was generated from, separated by spaces.
