@@ -6,7 +6,7 @@ import random
 
 import pytest
 from drawings import tales
-from drawings.tale_collection import check_tales, most_common_tale, write_tales
+from drawings.tale_collection import check_tales, write_tales
 from drawings.tales import GUARDS, Quest, compose_quest, describes_prompt, write_tale
 
 QUEST = Quest("proud", "fox", "orange", "drum", "cave")
@@ -72,12 +72,3 @@ def test_no_prompt_of_the_test_split_is_in_another_split(tmp_path, monkeypatch):
     assert wrong == [1]
     with pytest.raises(ValueError, match="zip"):
         check_tales(tmp_path, stories[1:])
-
-
-def test_the_most_common_story_has_the_most_common_sentences(tmp_path):
-    write_tales(tmp_path, {"train": 5, "test": 2}, seed=1)
-    records = read(tmp_path / "tales.jsonl")
-    train = [record for record in records if record["split"] == "train"]
-    train[3]["story"] = train[1]["story"] = STORY
-    (tmp_path / "tales.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in records))
-    assert describes_prompt(most_common_tale(tmp_path), QUEST)

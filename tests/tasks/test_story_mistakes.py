@@ -194,14 +194,3 @@ def test_pretrained_checkpoints_that_do_not_fit(whole, story, tmp_path):
     fusion = train(whole, tmp_path / "fusion", *fusion_of(story))
     message = ", a fusion model itself"
     refuse_to_train(whole, tmp_path, message, *fusion_of(fusion))
-
-
-def test_what_the_models_cannot_do_when_generating(monkeypatch, whole, story, tmp_path):
-    words = save_text_model(tmp_path / "lm.pt", "gcnn_lm_tiny")
-    for path, options, message in (
-        (story, ("--print-alignment",), "^--print-alignment: the model aligns no words"),
-        (words, (), "^--arch gcnn_lm_tiny: reads no prompt; language models have the task "),
-    ):
-        arguments = ("--path", path, "--gen-subset", "valid", "--cpu", "--num-workers", "0")
-        with pytest.raises(UserError, match=message):
-            run_fairseq(monkeypatch, "generate", whole, *TASK, *arguments, *options)

@@ -206,12 +206,3 @@ def test_epochs_read_the_training_splits_of_successive_folders(folders, tmp_path
         path.unlink()
     with pytest.raises(Exception, match=f"{second}/train"):
         train(task, data, tmp_path / "again", "--max-epoch", "2")
-
-
-def test_a_number_of_tokens_of_a_batch_that_is_too_small_is_named(folders, tmp_path):
-    options = ("--max-tokens", "12", "--batch-size", "3")
-    with pytest.raises(UserError, match=r"^--max-tokens 12: must be (\d+) or more") as caught:
-        train("hierarchical_story", folders["hierarchical_story"], tmp_path, *options)
-    enough = re.search(r"must be (\d+)", str(caught.value))[1]
-    options = ("--max-tokens", enough, "--batch-size", "3")
-    train("hierarchical_story", folders["hierarchical_story"], tmp_path, *options)
