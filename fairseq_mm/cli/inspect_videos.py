@@ -45,8 +45,8 @@ def inspect(args: argparse.Namespace, checkpoint: Checkpoint) -> Inspection:
         check_line(line, len(inspection.dataset), split.path)
     summaries = None
     if args.hypotheses:
-        items, lines = list(split.references()), split.items
-        file = read_hypotheses(args.hypotheses, item_ids=items, visual_ids=lines, split=split.name)
+        items, ids = list(split.references()), split.items
+        file = read_hypotheses(args.hypotheses, item_ids=items, visual_ids=ids, split=split.name)
         check_generated_for(args.hypotheses, file.output, split)
         oov_words = get_oov_words(split)
         summaries = {key: restored(text, oov_words.get(key)) for key, text in file.texts.items()}

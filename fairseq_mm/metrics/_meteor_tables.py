@@ -18,7 +18,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 from itertools import chain, count
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -340,7 +340,7 @@ def load_tables() -> Tables:
             return Tables(_read_cache(cache_path(), identity))
         except (OSError, EOFError, ValueError, KeyError, zipfile.BadZipFile):
             pass  # missing, outdated or damaged: compiled again
-        arrays = _compile(jar, paraphrases)
+        arrays: dict[str, Any] = _compile(jar, paraphrases)
     except (OSError, EOFError, zlib.error, zipfile.BadZipFile, KeyError, ValueError) as error:
         raise UserError(
             f"METEOR's tables in {folder} cannot be read ({error}). Reinstall them with: "

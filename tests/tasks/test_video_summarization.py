@@ -292,7 +292,7 @@ class FakeInput(list):
         ({"max_source_positions": 2}, "--max-source-positions must be 3 or more, but is 2"),
         ({"max_target_positions": 1}, "--max-target-positions must be 2 or more, but is 1"),
         ({"max_frames": 0}, "--max-frames must be 1 or more, but is 0"),
-        ({"eval_gen": True, "eval_gen_args": '{"bean": 2}'}, "--eval-gen-args: 'bean' is not"),
+        ({"eval_gen": True, "eval_gen_args": '{"bean": 2}'}, "`bean` is no option of --eval-gen"),
     ],
 )
 def test_wrong_options_are_named(data, options, message):
