@@ -33,11 +33,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Optional
 
+import numpy as np
 import torch
 from _markdown import print_row
 from _other_engines import list_engines, writing_by
-from _photographs import draw_photograph
 from fairseq.models.bart import BARTModel
+from PIL import Image
 
 import fairseq_mm
 from fairseq_mm.compat import allocator
@@ -127,8 +128,6 @@ def reading_speed(setting: Setting) -> float:
 def measure_machine(setting: Setting) -> dict[str, float]:
     """Return facts of the machine: its speed of products, of reading, and of JPEG decoding."""
     from io import BytesIO
-
-    from PIL import Image
 
     buffer = BytesIO()
     draw_photograph(0).save(buffer, "JPEG", quality=90)
@@ -253,7 +252,6 @@ def continuous_batching(setting: Setting) -> Iterator[Row]:
 
 def ranking(setting: Setting) -> Iterator[Row]:
     """Ranks in both directions; the limit is the product of the vectors."""
-    import numpy as np
     import vector_ranking as program
 
     images = 1000
@@ -266,6 +264,15 @@ def ranking(setting: Setting) -> Iterator[Row]:
         )
         case = f"ranking, {images:,} images x {5 * images:,} sentences of {dim}"
         yield Row(case, times["ours"], limit=times["product"])
+
+
+def draw_photograph(seed: int, width: int = 500, height: int = 375) -> Image.Image:
+    """Return a PIL image whose JPEG file is as large as a photograph's."""
+    generator = np.random.default_rng(seed)
+    coarse = generator.integers(0, 256, (height // 25, width // 25, 3), dtype=np.uint8)
+    image = np.asarray(Image.fromarray(coarse).resize((width, height), Image.Resampling.BICUBIC))
+    noise = generator.normal(0, 12, image.shape)
+    return Image.fromarray((image + noise).clip(0, 255).astype(np.uint8))
 
 
 def image_extraction(setting: Setting) -> Iterator[Row]:
