@@ -197,7 +197,7 @@ class Search(DemoTask):
         self._command(
             "Search the images",
             *("fairseq-mm search", images, "--queries", self.folder / "queries.txt"),
-            *("--count 3 --output", self.folder / "found.jsonl"),
+            *("--top 3 --output", self.folder / "found.jsonl"),
         )
 
     def found(self) -> dict[str, list[str]]:

@@ -33,7 +33,7 @@ step summarize fairseq-mm summarize "$data" --split valid --checkpoint "$model" 
 step score fairseq-mm score "$out/summaries.jsonl" --data "$data" --split valid --preset how2 \
     --metrics rouge,bleu,cider --json "$out/scores.json" --per-item "$out/scores.jsonl"
 step page fairseq-mm report --data "$data" --split valid --hypotheses "$out/summaries.jsonl" \
-    --scores "$out/scores.jsonl" --title "Summaries of the validation videos" \
+    --scores "$out/scores.jsonl" --metrics rouge,cider --title "Summaries of the validation videos" \
     --output "$out/page.html"
 cat <<END
 

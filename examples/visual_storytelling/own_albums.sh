@@ -31,15 +31,16 @@ step extract fairseq-mm extract "$stories" --model mobilenet_v2 --resize squash 
     "${weights[@]}" --overwrite --output "$data/features.h5"
 step prepare prepare
 step train train
-step tell fairseq-mm tell "$data" --split valid --checkpoint "$model" --beam 3 \
-    --max-words-per-sentence 25 --repetition-penalty 5 --jsonl --output "$out/stories.jsonl"
+search="--beam 3 --max-words-per-sentence 25 --repetition-penalty 5"
+step tell fairseq-mm tell "$data" --split valid --checkpoint "$model" $search \
+    --jsonl --output "$out/stories.jsonl"
 step score fairseq-mm score "$out/stories.jsonl" --data "$data" --split valid --preset vist \
     --json "$out/scores.json" --per-item "$out/scores.jsonl"
 step page fairseq-mm report --data "$data" --split valid --images "$(dirname "$stories")" \
-    --hypotheses "$out/stories.jsonl" --scores "$out/scores.jsonl" \
+    --hypotheses "$out/stories.jsonl" --scores "$out/scores.jsonl" --metrics meteor_vist,cider \
     --title "Stories of the validation albums" --output "$out/page.html"
 cat <<END
 
-Tell a story:         fairseq-mm tell 1.jpg 2.jpg 3.jpg 4.jpg 5.jpg --checkpoint $(printf %q "$model")
+Tell a story:         fairseq-mm tell 1.jpg 2.jpg 3.jpg 4.jpg 5.jpg --checkpoint $(printf %q "$model") $search
 Look at the stories:  open $(printf %q "$out/page.html") in a browser
 END

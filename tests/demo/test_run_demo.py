@@ -1,6 +1,7 @@
 """The demo: the commands, the verdicts, continuing, the page; all of it in small, and as it is."""
 
 import contextlib
+import importlib
 import io
 import json
 import os
@@ -20,6 +21,7 @@ import step_runner
 from demo_task import AllSizes, Sizes
 from step_runner import StepRunner
 
+from fairseq_mm.cli.main import Parser
 from fairseq_mm.cli.script import run_script
 
 SMALL = AllSizes(
@@ -61,6 +63,10 @@ class FakeCommands:
                 pkgutil.resolve_name(function)(**arguments)
             return 0, ""
         self.run.append(words)
+        if words[0] == "fairseq-mm":
+            parser = Parser()
+            importlib.import_module(f"fairseq_mm.cli.{words[1]}").add_arguments(parser)
+            parser.parse_args(words[2:])
         name = words[1] if words[0] == "fairseq-mm" else words[0]
         if "--output" in words and name in ("caption", "tell", "search", "summarize"):
             output = Path(words[words.index("--output") + 1])
