@@ -338,7 +338,7 @@ def load_tables() -> Tables:
             identity = "-".join([f"{FORMAT}", sys.byteorder, file.read().hex(), *checksums])
         try:
             return Tables(_read_cache(cache_path(), identity))
-        except (OSError, EOFError, ValueError, KeyError, zipfile.BadZipFile):
+        except (OSError, EOFError, ValueError, KeyError, TypeError, zipfile.BadZipFile):
             pass  # missing, outdated or damaged: compiled again
         arrays: dict[str, Any] = _compile(jar, paraphrases)
     except (OSError, EOFError, zlib.error, zipfile.BadZipFile, KeyError, ValueError) as error:
