@@ -20,7 +20,7 @@ begin() {
     if [ -e "$out/done/begun" ]; then
         begun=$(cat "$out/done/begun")
         if [ "$begun" != "$inputs" ]; then
-            echo "$out: was begun with $begun, but now there is $inputs: name another OUT." >&2
+            echo "$out: holds a run of other inputs or settings ($begun; now: $inputs): name another OUT." >&2
             exit 2
         fi
     fi

@@ -206,9 +206,10 @@ def test_steps_that_were_done_with_other_inputs_are_refused(run_recipe, tmp_path
     assert run_recipe(EXAMPLE, "flickr8k", *arguments, UPDATES="5") != []
     assert "minutes" not in run_recipe.stdout  # which are of the usual number of updates
     error = run_recipe(EXAMPLE, "flickr8k", *arguments, status=2)
-    assert error.startswith(f"my models: was begun with {tmp_path / 'release'} ")
-    assert "UPDATES=5 WEIGHTS=, but now there is " in error
-    assert error.endswith(" UPDATES= WEIGHTS=: name another OUT.\n")
+    assert error.startswith("my models: holds a run of other inputs or settings ")
+    assert f"({tmp_path / 'release'} " in error
+    assert "UPDATES=5 WEIGHTS=; now: " in error
+    assert error.endswith(" UPDATES= WEIGHTS=): name another OUT.\n")
     (tmp_path / "own").mkdir()
     captions = tmp_path / "own" / "captions.jsonl"
     captions.write_text('{"image": "1.jpg", "captions": ["A dog ."]}\n')
@@ -218,7 +219,7 @@ def test_steps_that_were_done_with_other_inputs_are_refused(run_recipe, tmp_path
     assert run_recipe(EXAMPLE, "own_images", "own/captions.jsonl", "out") == []
     captions.write_text(captions.read_text() * 2)
     error = run_recipe(EXAMPLE, "own_images", "own/captions.jsonl", "out", status=2)
-    assert error.startswith("out: was begun with captions of checksum ")
+    assert error.startswith("out: holds a run of other inputs or settings (captions of checksum ")
     error = run_recipe(EXAMPLE, "own_images", "own/captions.jsonl", "", status=2)
     assert error == "OUT must be a folder, but is empty.\n"
 
