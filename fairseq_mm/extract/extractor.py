@@ -4,6 +4,7 @@ videos into vectors."""
 import contextlib
 import difflib
 import fnmatch
+import functools
 import itertools
 import time
 import warnings
@@ -148,7 +149,6 @@ class Extractor:
 
     Attributes:
         reads_videos: True if the inputs are clips of videos, False if they are images.
-        dim: Feature dimension.
         identity: Attributes for a feature store that identify the extractor. For videos, they
             include ``frame_rate``, ``stride`` and ``frames_per_clip``, which repeat options of the
             preprocessing in a readable form.
@@ -188,9 +188,12 @@ class Extractor:
             self.identity["frame_rate"] = preprocessing.fps or NATIVE
             self.identity["stride"] = preprocessing.stride
             self.identity["frames_per_clip"] = preprocessing.frames
-        # no network tells its dimension, and one that cannot read such inputs fails now, not later
-        blank = np.zeros((1, *preprocessing.input_shape), dtype=np.uint8)
-        self.dim = int(self.rows(blank).shape[2])
+
+    @functools.cached_property
+    def dim(self) -> int:
+        """Feature dimension, found by running the network once."""
+        blank = np.zeros((1, *self.preprocessing.input_shape), dtype=np.uint8)
+        return int(self.rows(blank).shape[2])
 
     @property
     def default_batch_size(self) -> int:

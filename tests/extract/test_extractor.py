@@ -100,7 +100,7 @@ def test_a_file_that_has_the_name_of_published_weights_is_refused(
 def test_a_size_that_the_network_cannot_take_is_named():
     message = "squeezenet1_1, layer features: cannot be run on 1 images of 8 x 8 pixels"
     with pytest.raises(UserError, match=message):
-        build_extractor("squeezenet1_1", weights="none", size=8)
+        _ = build_extractor("squeezenet1_1", weights="none", size=8).dim
 
 
 def test_reduced_precision_comes_near_and_returns_float32(extractor, weights):

@@ -189,15 +189,15 @@ def test_a_network_without_grid_or_pooled_vector_is_named(monkeypatch):
     for tokens in (torch.zeros(1, 1, 64), torch.zeros(1, 4, 64)):  # the class token, and 3 more
         monkeypatch.setattr(type(network), "forward_features", lambda self, x, y=tokens: y)
         with pytest.raises(UserError, match=r"^--grid: timm:test_vit has neither"):
-            build_extractor("timm:test_vit", weights="none", grid=True)
+            _ = build_extractor("timm:test_vit", weights="none", grid=True).dim
     monkeypatch.setattr(
         type(network), "forward_features", lambda self, x: [torch.zeros(len(x), 3, 64)]
     )
     monkeypatch.setattr(type(network), "forward_head", lambda self, x, pre_logits: x)
     with pytest.raises(UserError, match=r"^--grid: timm:test_vit has neither a feature map nor"):
-        build_extractor("timm:test_vit", weights="none", grid=True)
+        _ = build_extractor("timm:test_vit", weights="none", grid=True).dim
     with pytest.raises(UserError, match=r"^--model timm:test_vit: has no pooled output; use --gri"):
-        build_extractor("timm:test_vit", weights="none")
+        _ = build_extractor("timm:test_vit", weights="none").dim
 
 
 def test_models_are_listed_by_a_pattern():
