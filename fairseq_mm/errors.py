@@ -34,8 +34,8 @@ class WeightsError(UserError):
 
 
 def is_verbose() -> bool:
-    """Return True if the environment variable ``FAIRSEQ_MM_VERBOSE``, which shows all messages of
-    fairseq and the libraries below it, is set to other than 0."""
+    """Return True if the environment variable ``FAIRSEQ_MM_VERBOSE`` is set, but not to 0. All
+    messages of fairseq and its libraries are then shown."""
     return os.environ.get("FAIRSEQ_MM_VERBOSE", "") not in ("", "0")
 
 
@@ -65,8 +65,8 @@ def first_line(error: BaseException) -> str:
 
 
 def describe_error(error: BaseException) -> str:
-    """Return the reason of an error for a message: the system's words for an error of the system,
-    else the first line of its message, after the name of its class if that says more."""
+    """Describe an error for a message: by the system's text for an OSError, otherwise by the first
+    line of its message, with its class's name in front if that helps."""
     if strerror := getattr(error, "strerror", None):  # also FFmpeg's errors have it
         return str(strerror)
     text, kind = first_line(error), type(error).__name__
@@ -81,8 +81,8 @@ def file_errors(
     problem: str = "cannot be read",
     kinds: Union[type[Exception], tuple[type[Exception], ...]] = Exception,
 ) -> Iterator[None]:
-    """Turn errors inside the context into one line that names a file, the problem, and the reason
-    of the library that reads or writes the file; a :class:`UserError` stays as it is."""
+    """Turn errors inside the context into a UserError with a file's path, the ``problem``, and the
+    message of the library that reads or writes the file; a :class:`UserError` is not changed."""
     try:
         yield
     except UserError:

@@ -34,7 +34,7 @@ class PastAttention(NamedTuple):
     distance: np.ndarray
 
     def record(self, head: int, zero: float, distance: float) -> dict[str, Any]:
-        """Return the JSON record of one head, with values at one word or averaged over words."""
+        """Build the JSON record of one head; the values are for one word or means over words."""
         place = {"layer": self.layer, "head": head, "stride": self.strides[head]}
         return {**place, "zero": rounded(zero), "distance": rounded(distance)}
 
@@ -89,7 +89,7 @@ class Inspection(NamedTuple):
         return records
 
     def head_figures(self) -> list[dict[str, Any]]:
-        """Return one JSON record per layer and head of self-attention, averaged over the words."""
+        """Return JSON records, one per layer and head, of self-attention averaged over words."""
         figures = []
         for past in self.past:
             for head, (zero, distance) in enumerate(zip(past.zero, past.distance)):
@@ -156,8 +156,8 @@ def inspect_story(
 
 
 def _by_layer(trunk: Any, name: str, weights: Sequence[Tensor]) -> dict[int, np.ndarray]:
-    """Return the weights [heads, words, ...] of the first example by layer; ``weights`` are of the
-    layers whose attribute ``name`` is not None."""
+    """Return the weights [heads, words, ...] of the first example by layer; ``weights`` has an
+    entry for each layer whose attribute ``name`` is not None."""
     # the trace is a list without indices: layers without this attention add nothing to it
     layers = [i for i, layer in enumerate(trunk.layers) if getattr(layer, name) is not None]
     return {layer: to_array(x[0]) for layer, x in zip(layers, weights)}

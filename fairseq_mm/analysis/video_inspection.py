@@ -51,7 +51,7 @@ class GateScores(NamedTuple):
         return self.by_layer.mean(axis=1)
 
     def records(self) -> list[dict[str, Any]]:
-        """Return a dict for each video with the gate values of the video, ready for JSON."""
+        """Return a JSON record for each video with its gate values."""
         rows = zip(self.ids, self.lines.tolist(), rounded(self.scores), rounded(self.by_layer))
         return [
             {"id": key, "item": line, "score": score, "layers": dict(zip(self.layers, values))}
@@ -79,7 +79,7 @@ class AttentionMap(NamedTuple):
 
     def record(self, *, layers: bool = False) -> dict[str, Any]:
         """Return a JSON record with an entry per word: its weights for the frames, averaged over
-        the layers and, if ``layers``, also of each layer."""
+        the layers; with ``layers``, also the weights of each layer."""
         words = []
         for w, word in enumerate(self.words):
             entry = {"word": word, "known": self.is_known[w]}
@@ -256,7 +256,7 @@ class VideoInspection:
                 yield self._line_attention(line, layers, row, summaries)
 
     def _summary(self, line: int, summaries: Summaries) -> list[str]:
-        """Return the tokens of the summary that the decoder reads, unknown words as written."""
+        """Return the tokens of the summary that the decoder reads; keep unknown words."""
         if summaries is None:
             return self._tokens(SUMMARY, line)
         key = self.dataset.visual_ids[line]
@@ -266,7 +266,7 @@ class VideoInspection:
         return [*tokens[: self.task.max_positions()[1] - 1], "</s>"]
 
     def _tokens(self, side: str, line: int) -> list[str]:
-        """Return the tokens of a line's text as the model reads them: truncated.
+        """Return the tokens of a line's text, truncated as for the model.
 
         Unknown words are returned as written, not as ``<unk>``.
         """
@@ -287,7 +287,7 @@ class VideoInspection:
         return tokens
 
     def _indices(self, tokens: Sequence[str], line: int) -> Tensor:
-        """Return the indices of a line's tokens; its ``unknowns`` are ``<unk-0>``, ``<unk-1>``,
+        """Return the indices of tokens; unknown words of ``line`` become ``<unk-0>``, ``<unk-1>``,
         ..."""
         dictionary = self.task.dictionary
         if self.unknowns[line] is not None:
@@ -300,8 +300,7 @@ class VideoInspection:
         """Run the model on a batch of lines, and record attention and gates.
 
         Returns:
-            The record of each layer, and the row of each line in the batch, which the collater has
-            sorted by length.
+            The record of each layer, and each line's row in the batch, which is sorted by length.
         """
         tracer = self._tracer
         needs_decoder = tracer.has_decoder_fusions or (tracer.is_two_source and not only_gates)

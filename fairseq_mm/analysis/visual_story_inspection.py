@@ -28,8 +28,8 @@ _SHOWS = (
 
 
 class AttentionKinds(NamedTuple):
-    """Kinds of attention of a model: each word attends to all five images, or to the slices of its
-    image, or the positions of an image's grid attend to each other (a non-local block).
+    """Kinds of attention of a model. Words attend to all five ``images`` or to the ``slices`` of
+    one image; positions of an image's ``grid`` attend to each other (non-local block).
     """
 
     images: bool
@@ -56,16 +56,16 @@ class VisualStoryInspection(NamedTuple):
 
     @property
     def grids(self) -> list[tuple[int, np.ndarray]]:
-        """(index in the story, similarities) of each image that is not missing."""
+        """Pairs (index in the story, similarities), one for each image that is not missing."""
         if self.similarities is None:
             return []
         places = np.flatnonzero(~self.image_padding_mask).tolist()
         return [(place, self.similarities[place]) for place in places]
 
     def record(self, shape: Optional[tuple[int, int]] = None) -> dict[str, Any]:
-        """Return the JSON record of the story, with an entry per word and, with the ``shape`` of
-        the grids, the positions most similar to each image's position of the most varied
-        similarities."""
+        """Return the JSON record of the story, with an entry per word. If the ``shape`` of the
+        grids is given, list for each image the positions most similar to the most varied
+        position."""
         weights = {"image_weights": self.image_weights, "slice_weights": self.slice_weights}
         words = [
             {

@@ -158,7 +158,7 @@ def add_inputs(parser: argparse.ArgumentParser, media: str) -> None:
 
 
 def add_output(parser: argparse.ArgumentParser, *names: str) -> Any:
-    """Add options of the output and of the speed; return their group."""
+    """Add options about output and speed as a group; return the group."""
     group = parser.add_argument_group("output and speed")
     add(group, *names, "device", "batch_size")
     return group
@@ -277,7 +277,7 @@ _WRITTEN = ("output", "html", "json", "jsonl", "submission", "per_item")
 
 
 def check_names(args: argparse.Namespace) -> None:
-    """Raise UserError if an output path is ``-``, which does not mean standard output here."""
+    """Raise UserError if an output path is ``-``: commands do not take it as standard output."""
     for name in _WRITTEN:
         if str(getattr(args, name, None)) == "-":
             raise UserError(
@@ -350,7 +350,7 @@ def check_outputs(outputs: Mapping[str, Optional[str]], read: Iterable[str] = ()
 
 
 def require(args: argparse.Namespace, *names: str) -> None:
-    """Raise UserError if none of the options is given."""
+    """Raise UserError if none of the options ``names`` is given."""
     if not given_options(args) & {*names}:
         raise UserError(f"give {' or '.join(map(written, names))}.")
 
@@ -363,7 +363,7 @@ def given_options(args: argparse.Namespace) -> set[str]:
 
 
 def written(name: str) -> str:
-    """Return the name of an argument for messages: ``--max-len`` for ``max_len``.
+    """Return the name of an argument in messages: ``--max-len`` for ``max_len``.
 
     Inputs without an option are called "the inputs".
     """

@@ -86,8 +86,8 @@ _TRAIN = (
 
 
 class Converted(NamedTuple):
-    """Report on a conversion: the source, assumptions and omissions, the files that were written,
-    and commands or options for their use."""
+    """Report on a conversion: what was read, notes on assumptions and omissions, what was written,
+    and commands or options that use it."""
 
     read: str
     notes: list[str]
@@ -128,8 +128,8 @@ def run(args: argparse.Namespace) -> None:
 
 
 def _detect_kind(source: str) -> tuple[str, Mapping[str, Any]]:
-    """Return the kind of SOURCE, and the content of its checkpoint (empty for a folder or an
-    archive), because a checkpoint of gigabytes must not be read twice."""
+    """Return the kind of SOURCE and, so that gigabytes are not read twice, the content of its
+    checkpoint (empty for a folder or an archive)."""
     from fairseq_mm.conversion.foreign_checkpoint import read_foreign_checkpoint
     from fairseq_mm.conversion.released_vse import is_numpy_archive
 

@@ -81,7 +81,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _catch(subject: str, remedy: str, findings: Iterator[Finding]) -> Iterator[Finding]:
-    """Yield the findings. If an exception is raised, as by a broken package, it is the last one."""
+    """Yield findings. If an exception ends them, as in a broken package, yield it as a problem."""
     try:
         yield from findings
     except Exception as error:
@@ -151,7 +151,7 @@ def find_data_folder(folder: str) -> tuple[str, str]:
 
 
 def _check_features(folder: str, paths: Optional[str], stores: list[Any]) -> Iterator[Finding]:
-    """Open feature stores, add all of them as one to ``stores``, and read them whole."""
+    """Open the feature stores, append their union to ``stores``, and check all content."""
     from fairseq_mm.data.feature_store import open_folder_features
 
     store = open_folder_features(folder, paths)
@@ -219,8 +219,8 @@ def _check_data(folder: str, features: Optional[str], stores: Sequence[Any]) -> 
 
 
 def _check_checkpoint(args: argparse.Namespace, stores: Sequence[Any]) -> Iterator[Finding]:
-    """Build the model of a checkpoint, in the task of the data folder if there is one, and compare
-    its extractor with the features."""
+    """Build the model of a checkpoint, with the task of the data folder if one is given, and
+    compare the checkpoint's extractor with the feature stores."""
     import torch
 
     from fairseq_mm.extract.weights import check_same_extractor

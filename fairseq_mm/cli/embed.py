@@ -117,7 +117,7 @@ def run(args: argparse.Namespace) -> None:
 def _embed_images(
     args: argparse.Namespace, split: "Split", embedder: "Embedder", checkpoint: "Checkpoint"
 ) -> Iterator[tuple[str, Any]]:
-    """Yield key and vector of each image of the split, in the order of their first lines."""
+    """Yield (key, vector) of each image of the split, in the order of the images' first lines."""
     from fairseq_mm.data.feature_store import open_folder_features
 
     keys = list(dict.fromkeys(split.keys or ()))

@@ -24,7 +24,7 @@ from fairseq_mm.extract.preprocessing import CROPS, NORMALIZATIONS, RESIZES
 
 
 class _ListModels(argparse.Action):
-    """Option that makes all other arguments optional, such as the network and the output."""
+    """Action of ``--list-models``, which makes all other arguments optional."""
 
     def __call__(
         self, parser: argparse.ArgumentParser, namespace: Any, values: Any, option: Any = None
@@ -181,8 +181,8 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _list_models(pattern: str) -> list[str]:
-    """Return the lines to print for ``--list-models``: names that match ``pattern``, or, if it is
-    empty, torchvision's models and the spelling of other names."""
+    """Return the lines to print for ``--list-models``: names that match ``pattern``; if it is
+    empty, torchvision's models and the form of other names."""
     from fairseq_mm.extract.backbones import list_clip_models, list_image_models
     from fairseq_mm.extract.extractor import list_models
 

@@ -116,7 +116,7 @@ def _load_systems(
     own: Mapping[str, Sequence[str]],
     given: set[str],
 ) -> dict[str, Any]:
-    """Return a dict from the name of each system, by default its architecture, to its model."""
+    """Load the models; return them by system name, which is by default the model's architecture."""
     from fairseq_mm.inference.checkpoint import Checkpoint
     from fairseq_mm.inference.pretrained import from_checkpoints
 
@@ -232,7 +232,7 @@ def _list_inputs(args: argparse.Namespace, processor: Any, store: Any) -> list[I
 
 
 def _list_split(args: argparse.Namespace, processor: Any) -> list[Item]:
-    """List each item of a split once, in the order of first occurrence, or the lines ``--line``."""
+    """List the items of the lines ``--line``, or each item of a split once, in order."""
     from fairseq_mm.data.records import open_split
     from fairseq_mm.data.story_text import detokenize_sentences
 
@@ -263,8 +263,8 @@ def _list_split(args: argparse.Namespace, processor: Any) -> list[Item]:
 def read_jsonl(path: str, processor: Any) -> list[Item]:
     """Read the inputs of a JSONL file; ``-`` is standard input.
 
-    Raise UserError if a line is no JSON object, if two lines have the same id, or if no line has
-    what the model reads.
+    Raise UserError if a line is no JSON object, if two lines have the same id, or if no line has a
+    field that the model reads.
     """
     from fairseq_mm.data.input_files import check_id, parse_object, read_lines
 
@@ -334,7 +334,7 @@ class _Run:
         self.remarks: dict[str, list[str]] = {}
 
     def _repeat(self, items: Sequence[Item]) -> list[Item]:
-        """Repeat each input ``--n`` times; without inputs, let a language model make them."""
+        """Repeat each input ``--n`` times; without inputs, use those of ``missing_inputs``."""
         if items and self.models[0].loaded.are_language_models:
             raise UserError(
                 f"{self.models[0].files[0]}: is a language model, which takes no input: give --n."
@@ -383,7 +383,7 @@ class _Run:
             raise UserError(f"none of the {number} {self.task.input_names[1]} could be read.")
 
     def _read(self, items: Sequence[Item]) -> list[tuple[Item, Union[list[Any], UserError]]]:
-        """Return each input with its example for each model, or with the reason of a failure."""
+        """Return each input with its example for each model, or with its error if unreadable."""
         values: dict[int, Any] = {}
         errors: dict[int, UserError] = {}
         for item in items:
@@ -432,7 +432,7 @@ class _Run:
         self.progress.update()
 
     def _read_pools(self) -> list[dict[Any, Any]]:
-        """Return the different inputs to which ``--best-by ranking`` compares, for each system."""
+        """Return the distinct inputs that ``--best-by ranking`` samples from, for each system."""
         if self.args.best_by != "ranking":
             return []
         distinct = {repr(item.record) + repr(item.value): item for item in self.items}
@@ -446,8 +446,8 @@ class _Run:
         return pools
 
     def _sample_others(self, pool: Mapping[Any, Any], example: Any, seed: int, index: int) -> Any:
-        """Sample inputs that differ from ``example``; image sequences also share no image, because
-        those that do belong to one album."""
+        """Sample inputs that differ from ``example``. Image sequences with a common image are from
+        one album, so sampled sequences share no image with it."""
         import numpy as np
 
         own = set(_get_parts(example))
@@ -497,7 +497,7 @@ class _Run:
         result.fields.append(fields)
 
     def format(self, result: Result, more: Mapping[str, Any]) -> list[str]:
-        """Return the lines of the output for a result; ``more`` has further fields."""
+        """Format a result as lines of output; ``more`` has further fields of JSON records."""
         item, is_compared = result.item, bool(self.args.compare)
         if self.args.jsonl:
             return [json.dumps(x, ensure_ascii=False) for x in self._to_records(result, more)]
@@ -540,7 +540,7 @@ class _Run:
             yield {"id": key, **entries[0], **several, **system, **own, **more, **self.facts[place]}
 
     def finish(self, page: str) -> int:
-        """Report on stderr what was written (``page`` describes the page); return the status."""
+        """Report written files on stderr (``page`` describes the page); return the exit status."""
         messages = []
         for remark, names in self.remarks.items():
             more = f" and {len(names) - MAX_NAMED} more" if len(names) > MAX_NAMED else ""
@@ -559,7 +559,7 @@ class _Run:
 
 
 def _get_parts(example: Any) -> tuple[Any, ...]:
-    """Return the features of each image of a sequence as bytes, or the tokens of a prompt."""
+    """Return the features of a sequence's images as bytes, or a prompt's tokens, to compare."""
     if example.features is None:
         return (tuple(example.source.tolist()),)
     missing = itertools.repeat(False) if example.missing is None else example.missing

@@ -51,7 +51,7 @@ def compare_stories(result: Result, names: Sequence[str]) -> str:
 
 
 class Page:
-    """HTML page of the option ``--html``: a strip per image sequence, or a card per video."""
+    """HTML page of the option ``--html``, with one section per image sequence or per video."""
 
     def __init__(self, args: argparse.Namespace, systems: Mapping[str, Any]) -> None:
         self.args = args
@@ -106,7 +106,7 @@ class Page:
         return self._uris[key]
 
     def write(self, configs: Sequence[Any]) -> str:
-        """Write the page, and return a description of its content."""
+        """Write the page, and return a short description of its content for a message."""
         task = next(iter(self.systems.values())).task
         number = counted(self._num_texts, *task.text_names)
         if self._strips:

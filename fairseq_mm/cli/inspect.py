@@ -104,7 +104,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 class Part(NamedTuple):
-    """Output for one text or video."""
+    """Result of the inspection of one text or video."""
 
     records: list[dict[str, Any]]  # JSON objects to write, one per line
     # function that makes the sections of the HTML page, called only if the page is written
@@ -152,12 +152,12 @@ def check_line(line: int, total: int, path: str) -> None:
 
 
 def read_told_line(path: str, line: int, parse: Callable[[Any], Any], needed: str) -> Any:
-    """Return a line of a file that ``fairseq-mm tell --jsonl`` has written.
+    """Return a parsed line of a file that ``fairseq-mm tell --jsonl`` has written.
 
     Args:
         line: Number of the line, counted from 0; blank lines are not counted.
         parse: Function that is applied to the JSON value of the line.
-        needed: Names of the fields that ``parse`` needs, as the end of an error message.
+        needed: Names of the fields that ``parse`` needs, for the end of an error message.
     """
     from fairseq_mm.data.input_files import parse_json, read_lines
 

@@ -135,8 +135,8 @@ def _split_words(line: str) -> list[list[str]]:
 def _open_images(
     folders: list[str], *, is_stored: bool
 ) -> Callable[[str], Optional[EmbeddedImage]]:
-    """Return a function from the id of a store (``is_stored``) or the path of an image to the
-    reduced image, which is read once; None for an id that the folders do not have."""
+    """Return a function that reads and reduces an image, once, by its id in a store (``is_stored``)
+    or by its path. Its result is None for an id that the folders do not have."""
     thumbnails = Thumbnails(folders, SIDE)
 
     @lru_cache(None)

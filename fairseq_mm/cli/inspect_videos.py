@@ -62,9 +62,9 @@ def inspect(args: argparse.Namespace, checkpoint: Checkpoint) -> Inspection:
 def _get_fields(
     inspection: VideoInspection, summaries: Optional[Mapping[str, str]]
 ) -> Callable[[int], dict[str, Any]]:
-    """Return a function that returns the fields about texts in the JSON record of a line.
+    """Return a function from a line to the fields about texts in the line's JSON record.
 
-    These are ``transcript_available``, ``reference`` and, if there is one, ``hypothesis``.
+    The fields are ``transcript_available``, ``reference`` and, if there is one, ``hypothesis``.
     """
     split = inspection.split
     references, transcripts = split.references(), split.field("transcript")
@@ -122,8 +122,7 @@ def _inspect_attention(
 
 def clip_step(attributes: Mapping[str, Any], frame_rate: Optional[float] = None) -> Optional[float]:
     """Return the seconds from one feature's clip to the next, by the store's ``stride`` and
-    ``frame_rate``; without the latter, every frame was read, and the video file's rate counts. None
-    if unknown."""
+    ``frame_rate``, or without it by the video file's ``frame_rate``. None if unknown."""
     stride = _number(attributes.get("stride"))
     rate = _number(attributes.get("frame_rate")) or frame_rate
     return stride / rate if stride and rate else None
@@ -138,7 +137,7 @@ def _number(value: Any) -> Optional[float]:
 
 
 def video_times(video: MediaFile, num_rows: int, attributes: Mapping[str, Any]) -> Times:
-    """Return the times of a video's ``num_rows`` features, and thumbnails of the video."""
+    """Return the times of a video's ``num_rows`` feature vectors, and thumbnails of its frames."""
     stride = _number(attributes.get("stride"))
     rate = _number(attributes.get("frame_rate"))
     if stride is None:
@@ -187,7 +186,7 @@ def _inspect_gates(
 
 
 def gate_statistics(scores: np.ndarray) -> dict[str, float]:
-    """Return statistics of one score or more; ``std`` divides by the number of scores."""
+    """Return statistics of one or more scores; ``std`` is the population standard deviation."""
     quartiles = np.quantile(scores, [0.25, 0.5, 0.75]).tolist()
     return {
         "count": len(scores),
@@ -219,8 +218,8 @@ def bin_edges(scores: np.ndarray, most: int = MOST_BINS) -> list[float]:
 
 
 def _summarize_gates(gates: GateScores, records: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Return statistics and histograms of the scores of all videos, and of those with and without a
-    transcript, as a JSON object; the latter are also listed with their rank among all."""
+    """Return a JSON object with statistics and histograms of the scores of all videos, of videos
+    with a transcript, and of videos without, which are also listed with their ranks."""
     scores = gates.scores
     is_apart = np.array([not record["transcript_available"] for record in records])
     # All groups share the bins, because the page stacks their histograms.

@@ -52,7 +52,7 @@ def add_scoring_arguments(parser: argparse.ArgumentParser) -> None:
 def resolve_options(
     args: argparse.Namespace, options: Options, checkpoints: "Sequence[Checkpoint]"
 ) -> str:
-    """Set missing options in ``args`` to the defaults of the checkpoints' kind; return the kind.
+    """Set options that are not given to the defaults of the checkpoints' kind; return the kind.
 
     ``options`` are the options of each accepted kind of checkpoint, with their defaults.
     """

@@ -373,7 +373,7 @@ def _run(argv: list[str]) -> int:
 
 
 def exit_status(prog: str, run: Callable[[], Optional[int]]) -> int:
-    """Run a program and return its exit status; errors of the user or of the disk are one line."""
+    """Run a program, and return its exit status. Print errors of users or disks as one line."""
     try:
         status = run() or 0
         # flushed here, so that a full disk is reported below; None if it was closed (`>&-`)

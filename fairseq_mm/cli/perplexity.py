@@ -75,7 +75,7 @@ class Counts(NamedTuple):
     """Sums of log2-probabilities of tokens, with the numbers of tokens.
 
     ``unknown`` words are not in the dictionary, and scored as ``<unk>``; ``ends`` are ends of texts
-    and separators of sentences; ``sentences`` has a sum for each sentence, its end included;
+    and separators of sentences; ``sentences`` has a sum for each sentence with its end;
     ``truncated`` is the number of texts whose last words were not scored.
     """
 
@@ -137,10 +137,10 @@ def run(args: argparse.Namespace) -> None:
 
 
 def shuffle_images(visual_ids: Sequence[str], albums: Sequence[str], *, seed: int) -> list[str]:
-    """Return for each line an image sequence of another album.
+    """Return, for each line, an image sequence of another album than the line's own.
 
-    The albums are shuffled, and each gets the image sequences of the next one, repeated if they are
-    too few. Lines with the same image sequence get the same new sequence.
+    The albums are shuffled, and each album gets the image sequences of the next album, repeated if
+    there are too few. Lines with the same image sequence get the same new sequence.
     """
     import numpy as np
 

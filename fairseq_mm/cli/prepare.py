@@ -122,7 +122,7 @@ def _add_groups(
     folder: Iterable[str] = FOLDER,
     **values: Any,
 ) -> None:
-    """Add the options about data, text and folder; ``values`` replace ``DEFAULTS``."""
+    """Add the options about data, text and folder; ``values`` override ``DEFAULTS``."""
     own = {"tokenizer": kind.tokenizer, "default_threshold": kind.threshold}
     defaults = {**DEFAULTS, **own, **values}
     add_options(parser, kind, data, defaults)
@@ -181,8 +181,8 @@ def _leave_out_missing(corpus: Corpus, args: argparse.Namespace) -> None:
 def keys_in_stores(
     names: Iterable[str], paths: Sequence[str], *, by_stem: bool
 ) -> tuple[dict[str, str], dict[str, str]]:
-    """Return the id of each image that a feature store has (with ``by_stem``, ``12`` also matches
-    ``a/12.jpg``), and the reason for each that none has."""
+    """Look images up in feature stores. Return the id of each image that was found (with
+    ``by_stem``, ``12`` also matches ``a/12.jpg``), and a message for each other image."""
     from fairseq_mm.data.feature_store import open_features
 
     store = open_features(list(paths))

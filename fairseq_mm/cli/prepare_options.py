@@ -117,8 +117,8 @@ class Kind(NamedTuple):
 def add_options(
     parser: Any, kind: Kind, options: Iterable[str], settled: Mapping[str, Any]
 ) -> None:
-    """Add options of the table ``OPTIONS``, or ``--tokenizer``, to a parser or a group; ``settled``
-    are the defaults that the help texts name."""
+    """Add options of the table ``OPTIONS``, or ``--tokenizer``, to a parser or a group. The help
+    texts show the defaults in ``settled``."""
     # the same option concerns images of captions, but videos of summaries
     names = {
         "groups": kind.records.groups,
@@ -145,7 +145,7 @@ def _vocabulary(args: argparse.Namespace, text: str, **options: Any) -> Vocabula
 
 
 def _common(args: argparse.Namespace, **settings: object) -> dict[str, Any]:
-    """Return the arguments that every writer accepts, with ``settings`` for prepare.json."""
+    """Return the arguments of every writer; ``settings`` are saved in prepare.json."""
     return {"settings": settings, "skip_empty": args.skip_empty}
 
 

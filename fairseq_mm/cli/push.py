@@ -60,8 +60,8 @@ def run(args: argparse.Namespace) -> None:
 
 
 class PushedModel(NamedTuple):
-    """Address and hash of the commit, names of uploaded and of other files, and whether the model
-    card names a licence."""
+    """Result of an upload: address and hash of the commit, files that were uploaded and left out,
+    and True if the model card names a licence."""
 
     url: str
     commit: str

@@ -55,7 +55,7 @@ TITLES = {
 
 
 class Retrieval(NamedTuple):
-    """Results of retrieval in one direction: images for sentences, or sentences for images."""
+    """Retrieval results in one direction: images for sentences, or sentences for images."""
 
     ids: Sequence[Any]  # id of each query: line number of the sentence, or id of the image
     ranks: TrueRanks  # ranks of the correct candidates of each query
@@ -93,7 +93,7 @@ def rank_images(args: argparse.Namespace, checkpoints: Sequence[Checkpoint]) -> 
 
 
 def _check_captioner(checkpoints: Sequence[Checkpoint]) -> Checkpoint:
-    """Return the only checkpoint, which must be of a model of captions that reads no tags."""
+    """Return the checkpoint; raise UserError unless it is one captioner that reads no tags."""
     first = checkpoints[0]
     if first.kind != "captions" or first.reads_structure or len(checkpoints) > 1:
         raise UserError(
@@ -124,8 +124,8 @@ def _build_card(
 def _rank_by_likelihood(
     model: Any, task: Any, args: argparse.Namespace, checkpoint: str, output: str
 ) -> tuple[dict[str, Retrieval], dict[str, Any]]:
-    """Return the results by direction, such as ``image_retrieval``, and the settings on which the
-    likelihoods depend."""
+    """Rank by likelihood. Return a dict from the direction, such as ``image_retrieval``, to its
+    results, and the settings on which the likelihoods depend."""
     sampled, mean_image = [], None
     if args.marginal == "sampled":
         sampled = ranking.sample_training_images(args.data, args.marginal_images, args.seed)
@@ -319,7 +319,7 @@ def _report(
 def _print(
     figures: Mapping[str, dict[str, Any]], chance: Mapping[str, dict[str, Any]], rsum: float
 ) -> None:
-    """Print a table of the model's results (``figures``) and of a random order (``chance``).
+    """Print a table of the results of the model (``figures``) and of a random order (``chance``).
 
     Both are dicts by direction. ``rsum`` is the sum of the recalls of both directions, in percent.
     """

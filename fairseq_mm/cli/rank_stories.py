@@ -106,7 +106,7 @@ def rank_stories(args: argparse.Namespace, checkpoints: Sequence[Checkpoint]) ->
 
 
 def _settings(texts: StoryTexts) -> dict[str, Any]:
-    """Return digests of the checkpoints, texts and features on which likelihoods depend."""
+    """Return digests of everything that likelihoods depend on: checkpoints, texts and features."""
     hashes: dict[str, Any] = {"words": texts.num_words}
     for role, path in texts.files.items():
         if role != "split":  # the same texts may be in a file of another form

@@ -36,7 +36,7 @@ _NAMED = 5  # lines in a message
 
 
 def name_kind(argv: Sequence[str]) -> list[str]:
-    """Insert the default action ``nearest`` unless ``argv`` begins with an action or ``--help``.
+    """Insert the default action ``nearest`` if no action or ``--help`` is first in ``argv``.
 
     An empty list is returned unchanged.
     """

@@ -138,7 +138,7 @@ def _search_vectors(args: argparse.Namespace) -> Any:
 
 
 def load_store_embedder(store: "FeatureStore", args: argparse.Namespace) -> "Embedder":
-    """Load the model of ``--checkpoint``, which must have made the vectors of the store."""
+    """Load the model of ``--checkpoint``, and check that it made the vectors of the store."""
     from fairseq_mm.inference.embedder import load_embedder
 
     embedder = load_embedder(args.checkpoint, weights=args.weights, device=args.device)
@@ -192,8 +192,8 @@ def _write_page(
 
 
 def _open_captions(data: Optional[str]) -> Callable[[Optional[str]], Optional[str]]:
-    """Return a function from a sentence id, SPLIT:LINE, to the caption in a data folder; None for
-    other ids, or without a folder."""
+    """Return a function from a sentence id, SPLIT:LINE, to the caption in the data folder ``data``.
+    Its result is None for other ids, or if ``data`` is None."""
     from fairseq_mm.data.records import open_split, split_names
 
     # opening valid reports a folder without splits

@@ -231,8 +231,8 @@ def _format_submission(preset: Preset, system: JoinedTexts, split: Any) -> str:
 
 
 def split_metrics(text: str, known: Collection[str]) -> tuple[list[str], set[str]]:
-    """Return the metrics of ``known`` that ``--metrics`` names, and the names of all scores that it
-    asks for: ``bleu`` asks for bleu1 to bleu4, but ``bleu4`` only for bleu4."""
+    """Parse ``--metrics``: return the named metrics, which must be ``known``, and the scores to
+    print. ``bleu`` selects bleu1 to bleu4, ``bleu4`` only this score."""
     figures_of = {name: names_of_figures(name, METRICS) for name in known}
     # a name of a metric may be a score of another one, too: rouge_l
     owners = {x: name for name, figures in figures_of.items() for x in figures if x not in known}
@@ -258,7 +258,7 @@ def split_metrics(text: str, known: Collection[str]) -> tuple[list[str], set[str
 
 
 def _select_metrics(args: argparse.Namespace, split: Optional[Split]) -> tuple[list[str], set[str]]:
-    """Return the metrics of ``--metrics`` or ``--preset``, and the names of their scores."""
+    """Return the metrics of ``--metrics`` or ``--preset``, and the names of the scores to print."""
     preset = PRESETS[args.preset]
     named = args.metrics or ",".join(preset.metrics)
     if args.metrics is None and (split is None or not any(split.field("transcript"))):
@@ -285,8 +285,8 @@ def _score(
     result: dict[str, Any],
     samples: int,
 ) -> tuple[list[Row], list[str]]:
-    """Return the first system's scores, and the ids of the scored items; add fields about the texts
-    of the systems to ``result``."""
+    """Score the texts. Return the first system's scores, and the ids of the scored items; add
+    fields about each system's texts to ``result``."""
     preset = PRESETS[args.preset]
     references, systems = _read_systems(args, split, metrics)
     all_ids = list((references or systems[0]).texts)
@@ -427,7 +427,7 @@ def _read_shared(
     ids: list[str],
     split_words: Tokenizer,
 ) -> dict[str, Any]:
-    """Return, by name, the arguments of ``TokenizedItems`` that both compared systems share."""
+    """Return the arguments of ``TokenizedItems`` that are equal for both compared systems."""
     shared: dict[str, Any] = {}
     if args.references_of == "album":
         shared["references_of"] = args.references_of
@@ -451,7 +451,7 @@ def _read_systems(
 ) -> tuple[Optional[References], list[JoinedTexts]]:
     """Read the references, and the texts of each system (two systems with ``--compare``).
 
-    The references are None if no metric needs them, and the preset has none or none are given.
+    The references are None if no metric needs any, and none are given or the preset has none.
     """
     paths = [path for path in (args.inputs, args.compare) if path]
     references = None
@@ -478,8 +478,8 @@ def _read_systems(
 
 
 def describe_split(references: References, ids: Sequence[str]) -> dict[str, object]:
-    """Count the image sequences of a split that were scored, and the images with features; return
-    the counts, and as ``summary`` a line of text with them."""
+    """Count the scored image sequences of a split, and their images with features. Return the
+    counts, and a line of text with the counts as ``summary``."""
     expected = len(references.texts)
     # an id has the ids of five images, separated by tabs
     images = {image for key in references.texts for image in key.split("\t")}
@@ -556,8 +556,7 @@ def compare(
 
 
 def make_entry(row: Row, *, samples: int, seed: int) -> dict[str, object]:
-    """Return the JSON record of one score, with a 95 % bootstrap interval if ``samples`` is above
-    0."""
+    """Return the JSON record of a score, with a 95 % bootstrap interval if ``samples`` is not 0."""
     entry: dict[str, object] = {
         "metric": row.name,
         "value": row.value,
@@ -599,7 +598,7 @@ def _write_items(
 
 
 def print_problems(path: str, problems: Mapping[str, list[str]]) -> None:
-    """Print the result of :meth:`.JoinedTexts.problems` to stderr."""
+    """Print ``problems``, from :meth:`.JoinedTexts.problems`, to stderr."""
     for what, ids in problems.items():
         print(f"{path}: {len(ids)} {what}: {list_first(ids, _NAMED)}", file=sys.stderr)
 
@@ -644,8 +643,8 @@ def _format_interval(entry: dict[str, Any]) -> str:
 
 
 def _print_columns(lines: list[list[str]]) -> None:
-    """Print a table without its empty columns; the first of ``lines`` is the header. The last
-    column is broken into lines."""
+    """Print a table without its empty columns; the first of ``lines`` is the header. Long text in
+    the last column is wrapped."""
     columns = [i for i in range(len(lines[0])) if any(line[i] for line in lines[1:])]
     widths = [max(len(line[i]) for line in lines) + 2 for i in columns[:-1]]
     room = max(_LEAST_NOTE, _WIDTH - sum(widths))

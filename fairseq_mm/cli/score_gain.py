@@ -142,7 +142,7 @@ def compute_gain(system: Optional[SystemScores], args: argparse.Namespace) -> di
 
 def _read_system(name: str, value: str) -> SystemScores:
     """Read the ROUGE-1, -2 and -L of a system from a file that ``--per-item`` wrote, or from three
-    numbers with commas: percent or, if no number is above 1, fractions."""
+    numbers, separated by commas: fractions if none is above 1, else percentages."""
     try:
         typed = np.array([float(part) for part in value.split(",")])
     except ValueError:

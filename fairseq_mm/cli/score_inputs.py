@@ -56,7 +56,7 @@ class JoinedTexts:
     not_compared: Optional[str] = None
 
     def problems(self) -> dict[str, list[str]]:
-        """Return a dict from each problem, such as a missing text, to the ids that have it."""
+        """Return a dict from each kind of problem, such as a missing text, to the ids concerned."""
         read = self.hypotheses
         problems = {
             "references without a text": self.missing,
@@ -71,7 +71,7 @@ class JoinedTexts:
         return {what: ids for what, ids in problems.items() if ids}
 
     def describe(self) -> dict[str, object]:
-        """Return the part of the JSON result about this file of texts."""
+        """Return the fields of the JSON result that describe this file of texts."""
         return {
             "path": self.path,
             "layout": self.hypotheses.layout,
@@ -86,9 +86,9 @@ def find_source(
 ) -> tuple[Optional[str], str]:
     """Return the data folder and the split for which a file of texts was generated.
 
-    The first JSON record may name both; ``data`` overrules it, since folders move. Otherwise the
-    split is ``split``, the one that fairseq-generate names, or that has the id of the file's first
-    text; else ``valid``.
+    The first JSON record may name both; ``data`` overrides its folder. Otherwise the split is
+    ``split``, or the split that fairseq-generate's log names, or the split that has the id of the
+    file's first text; else ``valid``.
     """
     if path is None or not os.path.isfile(path):
         return data, split or "valid"
@@ -119,7 +119,7 @@ def find_source(
 def read_score_references(
     split: Optional[Split], references: Optional[str], references_of: str = "item"
 ) -> References:
-    """Read the references in the file ``references``, or those of a split of a data folder.
+    """Read references from the file ``references`` or, if it is None, from a split.
 
     ``references_of`` is ``item``, or ``album`` for all stories of each image sequence's album.
     """
@@ -222,8 +222,8 @@ def join_texts(path: str, references: References) -> JoinedTexts:
 
 
 def read_without_references(path: str, split: Optional[Split]) -> JoinedTexts:
-    """Read the texts of a system that is scored without references, by the ids in the file, or else
-    by line number from 0. Output of fairseq-generate is compared with the text of ``split``."""
+    """Read the texts of a system that is scored without references. Their ids are in the file, or
+    are line numbers from 0. Output of fairseq-generate is compared with the text of ``split``."""
     lines = [line for _, line in read_lines(path)]
     # the ids of a plain text file stand before its tabs
     has_ids = all("\t" in line for line in lines)
@@ -235,7 +235,7 @@ def read_without_references(path: str, split: Optional[Split]) -> JoinedTexts:
 
 
 def most_frequent_text(split: Split) -> str:
-    """Return the most frequent text of a split; of visual stories, the most frequent first
+    """Return the most frequent text of a split. For visual stories, join the most frequent first
     sentence, second sentence, and so on, because whole stories hardly repeat."""
     counts: list[Counter[str]] = []
     for line, tokens in enumerate(split.iterate_tokens()):
@@ -268,7 +268,7 @@ def get_sources(
 
 
 def get_oov_words(split: Optional[Split]) -> dict[str, list[str]]:
-    """Return a dict from item id to the words for ``<unk-0>``, ``<unk-1>``, ... in its texts."""
+    """Return, for each item id, the words that ``<unk-0>``, ``<unk-1>``, ... denote."""
     return {} if split is None else dict(zip(split.items, split.field("unknowns")))
 
 
@@ -280,8 +280,8 @@ def restored(text: str, oov_words: Optional[Sequence[str]]) -> str:
 def check_generated_for(
     path: str, output: Optional[GeneratedOutput], split: Split
 ) -> Optional[str]:
-    """Compare the ``T-`` or ``S-`` lines of fairseq-generate's output with a split; return the
-    reason if they could not be compared."""
+    """Check that the ``T-`` or ``S-`` lines of fairseq-generate's output equal a split's texts;
+    return the reason if they cannot be compared."""
     if output is None:
         return None
     printed = output.targets or output.sources
@@ -332,8 +332,8 @@ def check_generated_for(
 def check_scores_for(
     path: str, output: GeneratedOutput, num_tokens: Mapping[int, int], split: Split
 ) -> None:
-    """Check that ``fairseq-generate --score-reference`` has scored a split; ``num_tokens`` maps a
-    line of the split to its number of scored tokens in the output."""
+    """Check that ``fairseq-generate --score-reference`` has scored this split: ``num_tokens`` maps
+    each line number to the number of scored tokens in the output."""
     check_generated_for(path, output, split)
     longest = max(num_tokens.values())
     sizes = [len(words) + 1 for words in split.iterate_tokens()]
@@ -378,7 +378,7 @@ def _refuse(
     folder_path: str,
     expected: Callable[[int], str],
 ) -> None:
-    """Raise UserError if lines of fairseq-generate's output differ from those of a data folder."""
+    """Raise UserError if ``differing`` lists any lines of fairseq-generate's output."""
     if not differing:
         return
     printed, letter = (output.targets, "T") if output.targets else (output.sources, "S")

@@ -75,7 +75,7 @@ def build_scorer(
 
 
 class _Model:
-    """Model of transformers and its tokenizer or processor, from a folder of the user."""
+    """Hugging Face model and its tokenizer or processor, from a folder of the user."""
 
     def __init__(self, args: argparse.Namespace, option: str) -> None:
         from fairseq_mm.extract.extractor import find_device

@@ -86,7 +86,7 @@ def run(args: argparse.Namespace) -> None:
 
 
 class System(NamedTuple):
-    """Loaded checkpoint, or image index (with the input field ``query``), with a tab of its own."""
+    """Checkpoint, or image index (with the input field ``query``), that is shown in a tab."""
 
     name: str
     field: str
@@ -143,7 +143,7 @@ def _load_system(checkpoints: Sequence[Any], args: argparse.Namespace) -> System
 def open_page(
     systems: Sequence[System], host: str, port: Any = None, *, max_upload: int = 32, users: Any = ()
 ) -> Any:
-    """Serve a page with a tab for each system in threads of its own; return the gradio page.
+    """Serve a page with a tab for each system, in background threads; return the gradio page.
 
     ``port`` None is a free port, ``max_upload`` is in MiB, ``users`` are pairs (name, password).
     """
@@ -180,7 +180,7 @@ def open_page(
 
 @contextlib.contextmanager
 def _one_line(gr: Any, system: System) -> Iterator[None]:
-    """Show a UserError as one line, without paths of this machine."""
+    """Show a UserError on the page, as one line without paths of the server."""
     try:
         yield
     except UserError as error:
@@ -191,7 +191,7 @@ def _one_line(gr: Any, system: System) -> Iterator[None]:
 
 
 def _add_generator(gr: Any, system: System) -> None:
-    """Add the inputs, options, outputs and function of a checkpoint."""
+    """Fill the tab of a checkpoint: input fields, options, button and outputs."""
     field, model, processor = system.field, system.model, system.model.processor
     has_transcript = "transcript" in processor.input_fields
     purpose = _PURPOSES[field]
@@ -329,7 +329,7 @@ def stream_text(model: Any, example: Any, config: Any) -> Iterator[str]:
 
 
 def _add_search(gr: Any, system: System) -> None:
-    """Add the inputs, outputs and function of an image index."""
+    """Fill the tab of an image index: input fields, button and gallery."""
     gr.Markdown(f"Finds images of a folder by a sentence or by an image.\n\n`{system.about}`")
     query = gr.Textbox(label="Sentence", max_length=5000)
     image = _add_image(gr, "or image")

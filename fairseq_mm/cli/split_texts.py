@@ -59,7 +59,7 @@ def build_card(
 
 
 def name_output(files: Sequence[str], split: str) -> str:
-    """Return the default output folder, ``CHECKPOINT.rank-SPLIT``; ``+N`` for N more."""
+    """Return the default output folder, ``CHECKPOINT.rank-SPLIT``; ``+N`` for N more files."""
     others = f"+{len(files) - 1}" if len(files) > 1 else ""
     return f"{os.path.splitext(files[0])[0]}{others}.rank-{split}"
 
@@ -137,12 +137,13 @@ class SplitTexts:
         return line
 
     def describe(self, lines: Sequence[int], counts: Any) -> dict[str, Any]:
-        """Return fields about some lines, of which ``counts`` are the perplexity's, for JSON."""
+        """Return JSON fields that describe ``lines`` and their ``counts``
+        (``perplexity.Counts``)."""
         return {}
 
 
 class StoryTexts(SplitTexts):
-    """Stories of a split, which are ranked by their prompts or images."""
+    """Stories of a split, which are ranked under their prompts or images."""
 
     noun: str  # plural noun for the conditions of the texts
     condition_name: str  # name of the condition in files of likelihoods
@@ -173,8 +174,8 @@ class StoryTexts(SplitTexts):
         return {name: first[name] for name in names}
 
     def find_own_line(self, line: int, first: int) -> int:
-        """Return the line from which the condition of ``line`` is read; ``first`` is the first line
-        with an equal condition."""
+        """Return the line whose condition is used for ``line``; ``first`` is the first line with an
+        equal name of the condition."""
         return first
 
 
@@ -230,8 +231,8 @@ class PromptTexts(StoryTexts):
     def rank_fields(
         self, line: int, own: float, others: np.ndarray, by_draw: np.ndarray
     ) -> dict[str, Any]:
-        """Return fields about the ranking of a story, by its log-likelihood under its own condition
-        and under others, and by the credits or ranks ``by_draw`` of ``rank_draws``.
+        """Return fields about the ranking of a story: ``own`` and ``others`` are its
+        log-likelihoods by condition, ``by_draw`` its credits or ranks from ``rank_draws``.
         """
         return {
             "prompt": self.names[line],

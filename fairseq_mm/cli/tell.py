@@ -111,7 +111,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def read_prompts(texts: Sequence[str], files: Sequence[str]) -> list[Item]:
-    """Return the prompts of the command line (``texts``) and of files with one prompt per line.
+    """Return the prompts ``texts`` of the command line, and prompts from files, one per line.
 
     The file ``-`` is standard input.
     """

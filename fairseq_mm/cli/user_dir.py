@@ -10,7 +10,7 @@ from pathlib import Path
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add no arguments to the parser; every subcommand must have this function."""
+    """Add no arguments: only the interface of subcommands needs this function."""
 
 
 def run(args: argparse.Namespace) -> None:

@@ -56,10 +56,10 @@ _are_done: set[Scope] = set()
 
 
 def apply() -> None:
-    """Apply the repairs that are needed even for fairseq's own tasks and models.
+    """Apply the repairs that fairseq's own tasks and models need, too.
 
-    These are the safe loading of checkpoints, and repairs of defects of the installed version. A
-    second call does nothing. ImportError says what to install if fairseq cannot be imported.
+    They make loading checkpoints safe, and repair defects of the installed version. A second call
+    does nothing. If fairseq cannot be imported, ImportError says what to install.
     """
     if Scope.SAFE_LOADING not in _are_done:
         # before any repair imports fairseq, for a message that says what to install
@@ -71,7 +71,7 @@ def apply() -> None:
 def activate() -> None:
     """Apply all repairs, also those for this package's own tasks and models.
 
-    The package's commands, tasks, models and loading functions call it. A second call does nothing.
+    All commands, tasks, models and loading functions call this. A second call does nothing.
     """
     apply()
     _apply(Scope.OURS)
@@ -98,7 +98,7 @@ def activate_for(state: Any) -> None:
 
 
 def is_ours(thing: Any) -> bool:
-    """Return True if a class, or the class of an object, is in this package or derives from it."""
+    """Return True if a class, or an object's class, is a class of this package or a subclass."""
     cls = thing if isinstance(thing, type) else type(thing)
     return any(base.__module__.partition(".")[0] == _PACKAGE for base in cls.__mro__)
 
@@ -125,7 +125,7 @@ def _named_classes(cfg: Any) -> Iterator[Optional[type]]:
 
 
 def _name_in(cfg: Any, group: str) -> Optional[str]:
-    """Return the name that a config has for a group such as ``task`` or ``criterion``, or None."""
+    """Return the name in a config of the chosen ``task``, ``criterion`` or other group, or None."""
     section = cfg.get(group) if isinstance(cfg, Mapping) else getattr(cfg, group, None)
     if isinstance(section, (Mapping, Namespace)):
         return _name_in(section, "_name")

@@ -19,9 +19,9 @@ _M_TRIM_THRESHOLD, _M_MMAP_MAX = -1, -4
 
 
 def keep_freed_memory() -> bool:
-    """Let this process, and processes that it forks, keep freed memory for their next tensors; at a
-    fork, the memory that is free is returned. Return False, and change nothing, if the C library is
-    not glibc, or if an environment variable (``MALLOC_...``, ``GLIBC_TUNABLES``) configures it."""
+    """Let this process and its forks keep freed memory for new tensors; before a fork, free memory
+    is returned to the kernel. Return False, and change nothing, unless the C library is glibc
+    without settings by environment variables (``MALLOC_...``, ``GLIBC_TUNABLES``)."""
     glibc = _load_glibc()
     is_configured = any(x.startswith("MALLOC_") or x == "GLIBC_TUNABLES" for x in os.environ)
     if glibc is None or is_configured:

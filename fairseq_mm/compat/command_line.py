@@ -21,8 +21,8 @@ _MISSING = "???"
 
 
 def watch_parsed_options() -> None:
-    """Apply all repairs when fairseq has parsed a command line that names this package: only here
-    does ``fairseq-generate`` know its task. If it samples, ``--beam`` defaults to ``--nbest``."""
+    """Apply all repairs when fairseq has parsed a command line with a task, model or the like of
+    this package. With ``--sampling``, ``--beam`` defaults to ``--nbest``."""
     from fairseq import options
 
     original = options.parse_args_and_arch
@@ -55,7 +55,7 @@ def watch_parsed_options() -> None:
 
 
 def watch_commands() -> None:
-    """Apply all repairs, and correct settings, when a command starts whose config names a task,
+    """Make fairseq's commands apply all repairs and correct settings if the config names a task,
     model or the like of this package."""
     from fairseq.distributed import utils
 
@@ -72,8 +72,8 @@ def watch_commands() -> None:
 
 
 def configure_command(cfg: Any, environment: Mapping[str, str] = os.environ) -> None:
-    """Correct settings, in place, with which a fairseq command would fail or train other models
-    than asked; ``torchrun`` sets ``environment``."""
+    """Correct, in place, settings with which a fairseq command would fail or train a different
+    model. ``environment`` has the variables that ``torchrun`` sets."""
     import torch
     from omegaconf import open_dict
 
@@ -127,9 +127,9 @@ def configure_command(cfg: Any, environment: Mapping[str, str] = os.environ) -> 
 
 
 def check_hydra_recipe() -> None:
-    """Check that the command line sets all options that are ``???`` in hydra's config file.
+    """Check that the command line sets all options with the value ``???`` in hydra's config file.
 
-    Without this check, ``fairseq-hydra-train`` would use fairseq's defaults for them: without
+    Without this check, ``fairseq-hydra-train`` would replace ``???`` by fairseq's defaults: without
     ``checkpoint.finetune_from_model``, it would train from random weights.
     """
     from hydra.core.global_hydra import GlobalHydra

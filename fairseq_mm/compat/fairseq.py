@@ -59,7 +59,7 @@ def check_fairseq() -> None:
 
 @contextlib.contextmanager
 def _quiet_import() -> Iterator[None]:
-    """Hide warnings inside the context, and restore the root logger's handlers and level after it.
+    """Hide warnings inside the context; restore the root logger's handlers and level at the end.
 
     Nothing is done if fairseq is imported already.
     """
@@ -87,7 +87,7 @@ def _quiet_import() -> Iterator[None]:
 
 
 def defer_configs(config_store: Any) -> None:
-    """Make hydra's class ``ConfigStore`` add configs only when one of its configs is read."""
+    """Make hydra's class ``ConfigStore`` wait with adding configs until one of them is read."""
     store = config_store.store
     waiting: list[tuple[tuple[Any, ...], dict[str, Any]]] = []
 
@@ -147,8 +147,8 @@ class _Placeholder(ModuleType):
 
 @contextlib.contextmanager
 def deferred(names: tuple[str, ...]) -> Iterator[None]:
-    """Put placeholders for modules into ``sys.modules`` inside the context, unless one is loaded; a
-    package must come before its submodules."""
+    """Replace modules that are not loaded yet by placeholders in ``sys.modules``, inside the
+    context; ``names`` has packages before their submodules."""
     placed = {}
     if defers_imports and not any(name in sys.modules for name in names):
         placed = {name: _Placeholder(name) for name in names}
@@ -176,7 +176,7 @@ def quiet_commands() -> None:
 
 
 def repair_index_of_fasta() -> None:
-    """Quote the file name of ``--dataset-impl fasta``, which fairseq puts into a shell command."""
+    """Make fairseq quote the file name of ``--dataset-impl fasta`` in a shell command."""
     from fairseq.data.fasta_dataset import FastaDataset
 
     original = FastaDataset._build_index
@@ -253,7 +253,7 @@ def _no_repeat_ngram(
     self: Any, tokens: Any, lprobs: Any, bsz: int, beam_size: int, step: int
 ) -> Any:
     """Set the log-probability of words that would repeat an n-gram to -inf, unless the word is the
-    only possible one; ``tokens`` is [N, L] and ``lprobs`` [N, vocabulary], N all beams."""
+    only possible one; ``tokens`` is [N, L] and ``lprobs`` [N, vocabulary] for N beams."""
     # tokens [N, L] are </s>, `step` words, and a buffer that later steps fill, with whose end
     # fairseq compares instead of the last words
     n = self.no_repeat_ngram_size

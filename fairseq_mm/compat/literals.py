@@ -1,6 +1,6 @@
 """Reads options that fairseq would evaluate as Python, without evaluating them.
 
-Such options need only literals, sums of lists and products of a list and a number, such as
+These options need only literals, sums of lists, and products of a list and a number, such as
 ``[(512, 4)] * 4 + [(768, 4)] * 2``.
 """
 
@@ -21,8 +21,8 @@ _OPERATORS: dict[type, Any] = {
 
 
 def parse_literal(text: str) -> Any:
-    """Return the value of a Python literal; the operators + - * / // are computed. Raise
-    ValueError if the text is no such literal."""
+    """Return the value of a Python literal, which may contain the operators + - * / //. Raise
+    ValueError if the text is anything else."""
     try:
         return _value(ast.parse(text.strip(), mode="eval").body)
     except (SyntaxError, TypeError, RecursionError, MemoryError, ArithmeticError):
@@ -52,8 +52,8 @@ def evaluate_literal(text: Any, *scopes: Any) -> Any:
 
 
 def guard_evaluation() -> None:
-    """Replace ``eval``, by which a checkpoint's options could run code, in all modules of fairseq,
-    so that no list of such options can become outdated."""
+    """Replace ``eval`` in all modules of fairseq, which evaluate options of checkpoints with it and
+    would run any code in them."""
     for name, module in list(sys.modules.items()):
         if name.startswith("fairseq."):
             vars(module)["eval"] = evaluate_literal

@@ -44,7 +44,7 @@ _SIMPLE_DTYPE = re.compile(r"[<>=|]?(\?|[bBiufcSUV]\d+)")
 
 
 class Dtype:
-    """Replacement of ``numpy.dtype`` in a pickle, which accepts only types of numbers and texts."""
+    """Replacement of ``numpy.dtype`` in pickles that accepts only dtypes of numbers and strings."""
 
     def __init__(self, code: Any, *unused: Any) -> None:
         # a description could claim that a structure of objects has no objects; numpy would then
@@ -60,7 +60,7 @@ class Dtype:
 
 
 def new_scalar(kind: Dtype, content: Any) -> Any:
-    """Return a number of numpy; replaces numpy's function of pickles."""
+    """Return a NumPy number; replaces the function of NumPy that pickles of numbers call."""
     content = content.encode("latin1") if isinstance(content, str) else content  # by Python 2
     if type(content) is not bytes or len(content) != kind.dtype.itemsize:
         raise pickle.UnpicklingError("its number of numpy has another size than its type")
@@ -70,7 +70,7 @@ def new_scalar(kind: Dtype, content: Any) -> Any:
 def allow_checkpoint_classes() -> None:
     """Allow ``torch.load`` with ``weights_only=True`` to read the classes of fairseq's checkpoints.
 
-    Objects that fairseq's processes send to each other need the same classes.
+    Objects that fairseq's processes send to each other are of the same classes.
     """
     import omegaconf
     import torch
@@ -121,7 +121,7 @@ def load_torch_file(file: Any, map_location: Any = "cpu") -> Any:
 def guard_loading() -> None:
     """Replace ``torch.load`` in fairseq's modules by :func:`load_torch_file`.
 
-    fairseq itself unpickles anything in some versions, and its callers may ask for that.
+    Some versions of fairseq unpickle any object, and callers may ask for this.
     """
     allow_checkpoint_classes()
     for name in LOADING:
@@ -130,7 +130,7 @@ def guard_loading() -> None:
 
 
 class _GuardedTorch(types.ModuleType):
-    """Module ``torch`` with a safe ``load``, for modules of fairseq."""
+    """Stand-in for the module ``torch``, with a safe ``load``, in modules of fairseq."""
 
     def __init__(self) -> None:
         super().__init__("torch")
@@ -149,8 +149,8 @@ class _GuardedTorch(types.ModuleType):
 
 
 def use_averaged_weights(state: Any, path: str) -> None:
-    """Replace a checkpoint's weights by their average if its task validated the average
-    (``--use-ema``). A training that is resumed or finetuned keeps the original weights."""
+    """Replace a checkpoint's weights by their moving average if training validated the average
+    (``--use-ema``). Resumed training and finetuning keep the original weights."""
     task_state = state.get("task_state") if isinstance(state, Mapping) else None
     if not isinstance(task_state, Mapping) or not task_state.get(AVERAGE_KEY):
         return
@@ -166,8 +166,8 @@ def use_averaged_weights(state: Any, path: str) -> None:
 
 
 def hook_loaded_states() -> None:
-    """Make fairseq read model folders and averaged weights; a training that resumes reads the
-    original weights, and the number of processes of its position in the data."""
+    """Make fairseq read model folders and averaged weights. When it resumes a training, make it
+    read the original weights, and the number of processes to which the data position refers."""
     from fairseq import checkpoint_utils
 
     load = checkpoint_utils.load_checkpoint_to_cpu

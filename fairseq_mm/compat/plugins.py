@@ -51,9 +51,9 @@ def load_plugins() -> None:
 
 @contextlib.contextmanager
 def refused_names() -> Iterator[None]:
-    """Context in which a model or task cannot be registered under the name of another class, which
-    fairseq would silently keep. At the end, hydra converts the config classes, so that an error in
-    one is reported now."""
+    """Context in which registering a model or task under a used name is an error; fairseq would
+    silently keep the first class. At the end, hydra converts the config classes, so that errors in
+    them are reported now."""
     from fairseq import models, tasks
     from hydra.core.config_store import ConfigStore
 

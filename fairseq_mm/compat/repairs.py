@@ -1,4 +1,4 @@
-"""Contains the table of all parts of fairseq that this package replaces.
+"""Lists all parts of fairseq that this package replaces, in one table.
 
 ``scripts/list_repairs.py`` writes the table to ``docs/compatibility.md``. A test compares the table
 with the attributes of fairseq that change when all repairs are applied.

@@ -1,6 +1,6 @@
 """Repairs how trainings stop and resume, and how fairseq writes their checkpoints.
 
-fairseq checks these limits after an update. If the command of a finished training is repeated,
+fairseq checks limits only after an update. If the command of a finished training is repeated,
 fairseq therefore trains one more update each time, and replaces checkpoints.
 """
 
@@ -75,8 +75,8 @@ def keep_finished_trainings() -> None:
 
 
 def _counting_functions() -> list[Any]:
-    """Return fairseq's function ``should_stop_early``, which counts in its own attributes, and its
-    copy if ``fairseq_cli/train.py`` was started as a program; the copy that counts is first."""
+    """Return fairseq's function ``should_stop_early``, which counts in attributes of its own. If
+    ``fairseq_cli/train.py`` is the program, its copy counts instead, and is returned first."""
     # if the program has the function, then this copy counts, so the program is first
     modules = (sys.modules.get(name) for name in ("__main__", "fairseq_cli.train"))
     functions = (getattr(module, "should_stop_early", None) for module in modules)
@@ -91,7 +91,7 @@ def _patience() -> dict[str, Any]:
 
 
 def _score(cfg: Any) -> list[Any]:
-    """Return the options that define the score by which fairseq chooses the best checkpoint."""
+    """Return the values of the options that define which checkpoint fairseq considers the best."""
     return [
         cfg.dataset.valid_subset.split(",")[0],
         cfg.checkpoint.best_checkpoint_metric,
@@ -100,11 +100,11 @@ def _score(cfg: Any) -> list[Any]:
 
 
 def _state(trainer: Any, extra_state: dict[str, Any]) -> dict[str, Any]:
-    """Return the state of the stopping rules to save in a checkpoint.
+    """Return the state of the stopping rules for a checkpoint.
 
     If fairseq validates only because a limit is reached, the score of this validation is left out:
-    a training with a larger limit would not have it. ``extra_state`` is fairseq's dictionary of
-    this name in the checkpoint.
+    a training with a larger limit would not compute it. ``extra_state`` is the entry of this name
+    in fairseq's checkpoints.
     """
     is_planned = _is_validation_planned(trainer, extra_state["train_iterator"])
     plateau = getattr(trainer.lr_scheduler, "lr_scheduler", None)
@@ -119,8 +119,8 @@ def _state(trainer: Any, extra_state: dict[str, Any]) -> dict[str, Any]:
 
 
 def _is_validation_planned(trainer: Any, position: dict[str, Any]) -> bool:
-    """Return True if an interval such as ``--validate-interval`` plans a validation now; else
-    fairseq validates only because the training ends. ``position`` is the state of the data."""
+    """Return True if an interval such as ``--validate-interval`` plans a validation now; if not, it
+    is made because the training ends. ``position`` is the data iterator's state."""
     data, updates = trainer.cfg.dataset, trainer.get_num_updates()
     intervals = [data.validate_interval_updates]
     if position["iterations_in_epoch"] > 0:
@@ -132,7 +132,7 @@ def _is_validation_planned(trainer: Any, position: dict[str, Any]) -> bool:
 
 @dataclasses.dataclass
 class Restart:
-    """Restart of a training from a checkpoint, with fairseq's options of these names."""
+    """Checkpoint from which a training restarts, and fairseq's ``--reset-...`` options."""
 
     filename: str
     reset_optimizer: bool
@@ -203,7 +203,7 @@ def _resume_schedule(
     """Set and return the learning rate that an uninterrupted training would have at this point;
     return None if the training resumes within an epoch, or with ``--reset-dataloader``.
 
-    ``state`` and ``position`` are the checkpoint's states of the stopping rules and the data.
+    ``state`` and ``position`` are the checkpoint's states of the stopping rules and of the data.
     """
     if state["plateau"] and trainer.get_num_updates() > 0:
         vars(trainer.lr_scheduler.lr_scheduler).update(state["plateau"])
@@ -224,7 +224,7 @@ def _resume_schedule(
 
 
 def _answer_once(trainer: Any, lr: float) -> None:
-    """Make the next call of ``trainer.get_lr``, which happens before an epoch, return ``lr``."""
+    """Make the next call of ``trainer.get_lr``, at the beginning of an epoch, return ``lr``."""
 
     def get_lr() -> float:
         del trainer.get_lr
@@ -234,7 +234,7 @@ def _answer_once(trainer: Any, lr: float) -> None:
 
 
 def _watch_restarts() -> None:
-    """Note the options with which a training resumes, and name checkpoints that do not fit."""
+    """Make trainers record a :class:`Restart`, and name a checkpoint that does not fit."""
     from fairseq.trainer import Trainer
 
     resume = Trainer.load_checkpoint
@@ -266,8 +266,8 @@ def _watch_restarts() -> None:
 
 
 def repair_writing_of_checkpoints() -> None:
-    """Make fairseq copy a checkpoint to a temporary name first, and then rename the copy, so that a
-    kill leaves none incomplete. The disk needs room for one more checkpoint."""
+    """Make fairseq copy a checkpoint under a temporary name and then rename the copy, so that a
+    killed run leaves no incomplete checkpoint. The disk needs space for one more."""
     from fairseq.file_io import PathManager
 
     copy_in_place = PathManager.copy

@@ -23,7 +23,7 @@ def repair_position_of_resumed_data() -> None:
     """Make a training resume at the right position within an epoch.
 
     The number of processes or the batch size may have changed. The fraction of the epoch's data
-    that was used before is skipped; at most the batches of one update are used twice.
+    that has been used already is skipped; at most the batches of one update are used twice.
     """
     from fairseq.data.iterators import EpochBatchIterator
 
@@ -48,7 +48,7 @@ def repair_position_of_resumed_data() -> None:
 def _position(iterator: Any, state: dict[str, Any]) -> int:
     """Return the number of batches of the epoch that each process must skip when it resumes.
 
-    At least one batch of the epoch is not skipped. ``state`` is the iterator's in the checkpoint.
+    At least one batch of the epoch is not skipped. ``state`` is the iterator's saved state.
     """
     count, now = state["iterations_in_epoch"], len(iterator.frozen_batches)
     processes = state.get("num_shards", iterator.num_shards)
@@ -95,7 +95,7 @@ def repair_batches_of_resumed_data() -> None:
 
 
 def repair_data_workers() -> None:
-    """Make the data workers of an epoch end with it, and start no thread beside workers."""
+    """Make data workers end with their epoch, and start no reading thread if there are workers."""
     from fairseq.data.iterators import EpochBatchIterator
 
     original = EpochBatchIterator._get_iterator_for_epoch
@@ -145,7 +145,7 @@ def repair_overflow_on_cpu() -> None:
 
 
 def repair_clipping_on_cpu() -> None:
-    """Repair ``--cpu`` on a machine with a GPU, where a training fails at the first update."""
+    """Repair ``--cpu`` on a machine with a GPU, where training fails at the first update."""
     import torch
     from fairseq import utils
 
@@ -174,10 +174,10 @@ def _replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
 
 
 def save_float32_weights() -> None:
-    """Make trainings in half precision save and load float32 weights and the loss scaler's state.
+    """Make training in half precision save and load float32 weights and the loss scaler's state.
 
-    Both are parts of the optimizer's state in checkpoints of ``--fp16`` and ``--bf16``. A resumed
-    training then gives the same weights, bit for bit, as an uninterrupted training.
+    Both become parts of the optimizer's state in checkpoints of ``--fp16`` and ``--bf16``. A
+    resumed training then gives the same weights, bit for bit, as an uninterrupted training.
     """
     from fairseq.optim import FP16Optimizer
     from fairseq.trainer import Trainer

@@ -166,7 +166,7 @@ def _rename(
 def _expected_shapes(
     options: Mapping[str, Any], num_rows: int, positions: tuple[int, int]
 ) -> dict[str, tuple[int, ...]]:
-    """Return the shapes of a BART's tensors by fairseq's names; shared embeddings have one name."""
+    """Return the shapes of a BART's tensors by fairseq's names; a shared one occurs once."""
     C = options["encoder_embed_dim"]
     shapes: dict[str, tuple[int, ...]] = {EMBEDDINGS[0]: (num_rows, C)}
 
@@ -203,7 +203,7 @@ class BartVocabulary(NamedTuple):
 
 
 def read_huggingface_vocabulary(folder: str, rows: int) -> BartVocabulary:
-    """Read the vocabulary of Hugging Face's BART with so many rows of embeddings."""
+    """Read the vocabulary of Hugging Face's BART, whose embedding has ``rows`` rows."""
     problem = (
         f"its tokenizer must be a BPE as BART's, which gives each piece a number of its own below "
         f"{rows}, the rows of the embeddings, and begins with {', '.join(SPECIAL)}, but is not"
@@ -256,7 +256,7 @@ def _pair(parts: Sequence[str]) -> tuple[str, str]:
 
 
 def _numbers(merges: list[tuple[str, str]], by_row: dict[int, str]) -> dict[str, int]:
-    """Return GPT-2's number of each BPE token."""
+    """Return the number that GPT-2's ``encoder.json`` would have for each BPE token."""
     alphabet = list(bytes_to_unicode().values())
     encoder: dict[str, int] = {}
     for piece in (*alphabet, *("".join(pair) for pair in merges)):

@@ -20,7 +20,7 @@ from fairseq_mm.errors import UserError, file_errors
 
 
 def checkpoint_config(state: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the config of a checkpoint as nested dictionaries; empty before fairseq 0.10."""
+    """Return the config of a checkpoint as nested dicts; empty if fairseq before 0.10 wrote it."""
     cfg = state.get("cfg")
     if isinstance(cfg, DictConfig):
         cfg = OmegaConf.to_container(cfg)
@@ -73,7 +73,7 @@ _VALUES: Mapping[tuple[str, str], Any] = {
 
 
 class _PlainUnpickler(pickle.Unpickler):
-    """Unpickler of containers, numbers and options, which replace objects of further classes."""
+    """Unpickler of containers, numbers and options; objects of ``stand_ins`` become options."""
 
     def __init__(self, file: Any, stand_ins: Collection[tuple[str, str]]) -> None:
         # Latin-1 has a letter for each byte, so that byte strings of Python 2 survive

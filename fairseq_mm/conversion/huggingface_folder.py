@@ -35,7 +35,7 @@ Fields = Mapping[str, tuple[str, Any, Any]]
 
 
 def read_options(config: Mapping[str, Any], path: str, fields: Fields) -> dict[str, Any]:
-    """Return options of fairseq's model from ``config``, the content of ``config.json``."""
+    """Convert ``config``, the content of ``config.json``, to options of fairseq's model."""
     options: dict[str, Any] = {}
     for name, (key, default, values) in fields.items():
         value = config.get(key)

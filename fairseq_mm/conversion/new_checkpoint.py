@@ -24,7 +24,7 @@ def checkpoint_state(arguments: Sequence[str], weights: Mapping[str, Tensor]) ->
 
     The checkpoint can be used for generation, ``--restore-file`` and ``--finetune-from-model``.
 
-    ``arguments`` are data folder, ``--task``, ``--arch`` and the options that differ from their
+    ``arguments`` are the data folder, ``--task``, ``--arch`` and options that differ from their
     defaults.
     """
     parser = options.get_training_parser()
@@ -37,9 +37,9 @@ def checkpoint_state(arguments: Sequence[str], weights: Mapping[str, Tensor]) ->
 
 
 def resolve_config(cfg: Any, path: str) -> dict[str, Any]:
-    """Return a config, which ``path`` names in messages, as a dictionary without references.
-    Functions of OmegaConf are not called: a checkpoint from elsewhere could write an environment
-    variable, ``${oc.env:HF_TOKEN}``, into a folder that is shared."""
+    """Return a config as a dictionary with references resolved; ``path`` is for messages. Functions
+    of OmegaConf are not called: ``${oc.env:HF_TOKEN}`` in a downloaded checkpoint would write a
+    secret into a folder that is shared."""
     functions = dict(BaseContainer._resolvers)
     BaseContainer._resolvers.clear()
     try:
@@ -54,7 +54,7 @@ def checkpoint_of_config(
     cfg: Mapping[str, Any], weights: Mapping[str, Tensor], *, optimizer: str, num_updates: int = 0
 ) -> dict[str, Any]:
     """Build the content of a checkpoint from weights and a config of fairseq-train; ``optimizer``
-    is the name of its class in fairseq."""
+    is the name of the optimizer's class in fairseq."""
     return {
         "args": None,  # the place of the options before fairseq 0.10, which fairseq still looks up
         "cfg": cfg,
@@ -85,8 +85,8 @@ def save_checkpoint(content: Mapping[str, Any], path: str) -> None:
 
 
 def complete_options(arch: str, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options ``given`` with the defaults of ``arch``, a model of fairseq whose options
-    are no dataclass, such as ``bart_base``; nothing is added for an unknown ``arch``."""
+    """Return the options ``given``, and defaults of ``arch`` for all others. ``arch`` is a model of
+    fairseq without dataclass, such as ``bart_base``; an unknown ``arch`` has no defaults."""
     namespace = Namespace(**given)
     # older versions of fairseq had fewer options; an unknown architecture has no defaults
     if arch in ARCH_CONFIG_REGISTRY:

@@ -35,8 +35,8 @@ def check_output(
 
 @contextlib.contextmanager
 def output_folder(path: str) -> Iterator[str]:
-    """Yield a temporary folder, whose files are moved to ``path`` at the end, where they replace
-    files of their names; after an error it is removed."""
+    """Yield a temporary folder. At the end, move its files to ``path``, where they replace files of
+    the same names; after an error, remove it."""
     target = os.path.realpath(path)  # a link to a folder stays a link
     with file_errors(path, "cannot be written", OSError), partial_path(target) as partial:
         os.mkdir(partial)

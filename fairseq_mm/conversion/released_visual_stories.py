@@ -232,6 +232,6 @@ def _infer_options(weights: Mapping[str, Tensor], notes: list[str]) -> tuple[str
 
 
 def _count(names: Mapping[str, Any], prefix: str) -> int:
-    """Count the layers of a module: the different numbers that follow ``prefix`` in ``names``."""
+    """Count the layers of a module: the distinct numbers that follow ``prefix`` in ``names``."""
     pattern = re.compile(re.escape(prefix) + r"(\d+)")
     return len({match[1] for match in map(pattern.match, names) if match})

@@ -146,8 +146,8 @@ def read_released_vse(path: str) -> ReleasedModel:
 
 
 def known_words(by_number: Mapping[int, str], notes: list[str]) -> tuple[list[int], list[str]]:
-    """Select the words that fairseq's dictionary can contain: return their rows of the embedding in
-    ascending order, and the words; ``notes`` get a sentence about the others."""
+    """Select the words that fairseq's dictionary can contain. Return their embedding rows in
+    ascending order, and the words; append a sentence about other words to ``notes``."""
     rows, words, impossible = [], [], []
     for number, word in sorted(by_number.items()):
         # a line of dict.txt cannot hold white space, and these words have rows of their own
@@ -185,13 +185,13 @@ def word_table(
 
 
 def format_words(words: Sequence[str]) -> str:
-    """Return the first three words of a list and the number of further words, for a message."""
+    """Format the first three words of a list and the number of further words, for a message."""
     shown = ", ".join(map(repr, words[:_NAMED]))
     return shown + (f" and {len(words) - _NAMED} more" if len(words) > _NAMED else "")
 
 
 def _read_dictionary(path: str, rows: int, notes: list[str]) -> dict[int, str]:
-    """Read the word of each row of the embedding; rows 0 and 1 are special and have no word."""
+    """Read the word of each embedding row except 0 and 1, which belong to special tokens."""
     content = read_plain_pickle(path)
     by_number = {int(number): repaired_text(word) for word, number in content.items()}
     unknown = [word for number, word in sorted(by_number.items()) if number >= rows]
@@ -255,7 +255,7 @@ def convert_released(released: ReleasedModel, output: str) -> tuple[int, int]:
 
 
 def build_untrained(released: ReleasedModel, feature_dim: int) -> dict[str, Tensor]:
-    """Return the state dict of an untrained model of this package with the released options."""
+    """Return the state dict of an untrained model of this package with the same options."""
     model = ARCH_MODEL_REGISTRY[released.arch]
     # fairseq's registry sets __dataclass on the class of a model
     options = complete_options(released.arch, released.options)

@@ -61,8 +61,8 @@ _RUNGS = {
 
 
 class FairseqStories(NamedTuple):
-    """Content of a checkpoint of fairseq's ``fconv_self_att``: options of task and model, weights
-    by fairseq's names."""
+    """Content of a checkpoint of fairseq's ``fconv_self_att``: options of the task and the model,
+    and weights by fairseq's names."""
 
     path: str
     arch: str
@@ -184,8 +184,8 @@ def convert_stories(
 def architecture_name(options: Mapping[str, Any]) -> str:
     """Return the ``--arch`` of the model ``conv_story`` whose self-attention ``options`` describe.
 
-    The choices are the architectures that Fan et al. 2018 compare; if none matches, the result is
-    ``conv_story_wp``.
+    The candidates are the architectures that Fan et al. 2018 compare; if none matches, the result
+    is ``conv_story_wp``.
     """
     layers = len(parse_layers(options["decoder_layers"], "--decoder-layers"))
     attends = parse_flags(options["self_attention"], "--self-attention", layers)

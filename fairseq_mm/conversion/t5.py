@@ -51,8 +51,8 @@ def t5_dictionary(pieces: bytes, num_rows: int, path: str, notes: list[str]) -> 
     """Build fairseq's dictionary for a T5 with ``num_rows`` rows of embeddings from its
     sentencepiece model ``pieces``.
 
-    Tokens keep their names, so that ``--bpe sentencepiece`` finds them; names with white space or
-    in use, and unused rows, become ``<row_N>`` by the number of the row.
+    Tokens keep their names, so that ``--bpe sentencepiece`` finds them; repeated tokens, tokens
+    with white space and unused rows N are named ``<row_N>``.
     """
     import sentencepiece
 
@@ -173,8 +173,8 @@ def convert_t5(folder: str, output: str) -> ConvertedPretrained:
 def _pop_own_output(
     config: Mapping[str, Any], weights: dict[str, Tensor], embedding: Tensor, notes: list[str]
 ) -> Any:
-    """Remove the output layer [V, D] from ``weights``, and return it, multiplied by the scale if
-    the model scales; None if the model both shares and scales."""
+    """Remove the output layer [V, D] from ``weights``, and return it, with any scale of the logits
+    included; None if it is scaled and equal to the embedding."""
     is_scaled = config.get("scale_decoder_outputs")
     if is_scaled is None:  # transformers before 5 scale if, and only if, the embeddings are tied
         is_scaled = config.get("tie_word_embeddings") is not False

@@ -21,7 +21,7 @@ Result = TypeVar("Result")
 
 
 class NonlinearOutputError(Exception):
-    """Log-probabilities are not the log-softmax of a linear map of the features."""
+    """Error: log-probabilities are not the log-softmax of a linear map of the features."""
 
 
 class Linear(NamedTuple):
@@ -73,7 +73,7 @@ def _watch(output_layer: Callable[..., Any], features: Tensor) -> Optional[Linea
 def unwrap(model: nn.Module, criterion: str, *, generates: bool = False) -> BaseFairseqModel:
     """Return the model inside fairseq's and PyTorch's wrappers for several processes.
 
-    ``generates`` is True if the criterion generates texts outside of the wrapper's forward pass.
+    ``generates`` is True if the criterion generates texts, outside of the wrappers' forward pass.
     """
     module: Any = model
     while not isinstance(module, BaseFairseqModel):
@@ -105,10 +105,10 @@ def run_on_features(
     net_input: Mapping[str, Any],
     compute: Callable[[Any, Linear], Result],
 ) -> Result:
-    """Run the forward pass of ``model``, which wraps ``module``, with another output layer.
+    """Run the forward pass of ``model``, which wraps ``module``, and replace its output.
 
-    The result of ``compute``, a function of the features and the output layer, see
-    :func:`extract_features`, replaces the output of the forward pass.
+    The output becomes the result of ``compute``, a function of the features and the output layer,
+    see :func:`extract_features`.
     """
     own_forward = module.forward
 

@@ -133,7 +133,7 @@ class SlicedCrossEntropyConfig(ChunkedCrossEntropyConfig):
 
 @register_criterion("sliced_cross_entropy", dataclass=SlicedCrossEntropyConfig)
 class SlicedCrossEntropyCriterion(ChunkedCrossEntropyCriterion):
-    """Criterion under the name, and with the option, that checkpoints from before 0.2.0 record."""
+    """The same criterion under the name, and with the option, of checkpoints from before 0.2.0."""
 
     def __init__(
         self, task: Any, sentence_avg: bool, label_smoothing: float, slice_megabytes: int

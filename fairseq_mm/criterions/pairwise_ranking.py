@@ -210,8 +210,8 @@ class PairwiseRankingCriterion(FairseqCriterion):
         return loss, B, logging_output
 
     def negatives_at(self, update: Optional[int]) -> str:
-        """Return the kind of negatives after ``update`` updates; in validation (None), no pairs are
-        sampled.
+        """Return the kind of negatives after ``update`` updates; in validation (None), never
+        ``random``.
         """
         if update is None:
             return "sum" if self.negatives == "random" else self.negatives

@@ -118,7 +118,7 @@ class SelfCriticalConfig(FairseqDataclass):
 
 @register_criterion("self_critical", dataclass=SelfCriticalConfig)
 class SelfCriticalCriterion(CrossEntropyCriterion):
-    """Self-critical sequence training; ``update_num``, which the task sets, decides the samples."""
+    """Self-critical sequence training; samples depend on ``update_num``, which the task sets."""
 
     def __init__(
         self,
@@ -246,7 +246,7 @@ class SelfCriticalCriterion(CrossEntropyCriterion):
 
     @classmethod
     def reduce_metrics(cls, logging_outputs: list[dict[str, Any]]) -> None:
-        """Log the mean reward, length and share of cut samples; in validation the loss in bits."""
+        """Log the mean reward and length, and the share of cut texts; in validation the loss."""
         samples = sum(log.get("samples", 0) for log in logging_outputs)
         if not samples:
             super().reduce_metrics(logging_outputs)
@@ -262,10 +262,9 @@ class SelfCriticalCriterion(CrossEntropyCriterion):
 
 
 def baselines(rewards: Tensor, num_samples: int) -> Tensor:
-    """Return the baseline [B, K] of each of K samples from their rewards [B, K]: the mean of the
-    others.
+    """Return the baseline [B, K] of each of K samples: the mean reward of the other samples.
 
-    With rewards [B, K + 1], the reward of greedy search, at the end, is the baseline.
+    If ``rewards`` is [B, K + 1], not [B, K], the last reward, of greedy search, is the baseline.
     """
     own, greedy = rewards[:, :num_samples], rewards[:, num_samples:]
     if greedy.size(1):
@@ -279,7 +278,7 @@ def baselines(rewards: Tensor, num_samples: int) -> Tensor:
 
 
 class References:
-    """References of each line of a split: all lines with the same item, such as an image."""
+    """References of each line of a split: all lines of the same item, such as an image."""
 
     def __init__(self, dataset: Any, text: Any) -> None:
         self.dataset = dataset
@@ -300,7 +299,7 @@ class References:
     def count_frequencies(self) -> InverseDocumentFrequencies:
         """Count in how many items each n-gram occurs, and return the n-grams' weights for CIDEr-D.
 
-        Of a split with very many words, a part of the items is counted, spread evenly.
+        If a split has very many words, only some items, spread evenly, are counted.
         """
         total, words = len(self.starts) - 1, int(np.sum(self.lines.sizes))
         count = total if words <= _MAX_WORDS else max(1, total * _MAX_WORDS // words)

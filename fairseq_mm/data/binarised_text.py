@@ -27,7 +27,7 @@ def load_dictionary(path: str) -> Dictionary:
 
 
 def build_dictionary(words: Iterable[str]) -> Dictionary:
-    """Build a dictionary that has fairseq's special symbols, then ``words`` in their order."""
+    """Build a dictionary of fairseq's special symbols, followed by ``words`` in their order."""
     dictionary = Dictionary()
     for word in words:
         # otherwise a word that equals a special symbol would get no index of its own
@@ -36,8 +36,8 @@ def build_dictionary(words: Iterable[str]) -> Dictionary:
 
 
 def binarise(lines: Iterable[list[str]], dictionary: Dictionary, base: str) -> int:
-    """Write ``base.bin`` and ``base.idx``, the files of ``fairseq-preprocess``, and return the
-    number of words that the dictionary does not have. ``lines`` are the words of each line."""
+    """Write ``base.bin`` and ``base.idx`` in the format of ``fairseq-preprocess``; return the
+    number of unknown words. ``lines`` has the list of words of each line."""
     find, unknown, end = dictionary.indices.get, dictionary.unk(), dictionary.eos()
     builder = indexed_dataset.make_builder(f"{base}.bin", "mmap", vocab_size=len(dictionary))
     num_unknown = 0

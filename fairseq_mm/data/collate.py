@@ -45,9 +45,9 @@ def pad_features(
 
     Args:
         rows: Features of each example, ``[n, D]``.
-        missing: For each example, an ``[n]`` bool array that is True for vectors of missing
-            images, which become padding; None if the example has all images. The default says that
-            no example lacks an image.
+        missing: For each example, an ``[n]`` bool array that is True for vectors of missing images,
+            which become padding; None if the example has all images. By default, all examples have
+            all images.
 
     Returns:
         features: ``[B, N, D]``, zero at padding.

@@ -170,7 +170,7 @@ def merge_stores(
 
 
 def _check_all_parts(stores: Sequence[FeatureStore]) -> None:
-    """Raise UserError if ``stores`` has some, but not all shards of ``extract --shard``."""
+    """Raise UserError if ``stores`` are some, but not all shards of an ``extract --shard``."""
     parts: dict[tuple[object, int], set[int]] = {}
     for store in stores:
         if "shard" in store.attributes:
@@ -285,7 +285,7 @@ def _read_ids(path: str) -> list[str]:
 
 
 def _to_rows(item: np.ndarray, where: object) -> np.ndarray:
-    """Reshape the features of an image or video to ``[R, D]``. ``where`` begins messages."""
+    """Reshape the features of an image or video to ``[R, D]``. ``where`` is for messages."""
     # if the last axis of a grid is not the largest, the channels are probably first, as in PyTorch
     has_channels_first = item.ndim == 3 and item.shape[2] < max(item.shape)
     if item.dtype.kind != "f" or item.ndim not in (1, 2, 3) or has_channels_first or not item.size:

@@ -188,8 +188,8 @@ class FeatureStore:
         return Source(int(sizes[i]), int(times[i]), digests[i].tobytes())
 
     def check_finite(self, *, reread: bool = False) -> None:
-        """Raise UserError that names the first image or video with a NaN or an infinite value;
-        without ``reread``, rely on ``rows_finite``."""
+        """Raise UserError about the first image or video with a NaN or infinite value. Without
+        ``reread``, trust the attribute ``rows_finite``."""
         if self.rows_finite and not reread:
             return
         step = max(1, PIECE_BYTES // max(1, self.dim * self.dtype.itemsize))
@@ -372,8 +372,8 @@ def listed_stores(folder: str) -> list[tuple[str, str]]:
     """Return the path and the key prefix of each feature store of a data folder.
 
     The prefix is put before each key of the store. If ``features.h5`` exists, it is the only store.
-    Otherwise ``features.json``, which ``prepare`` writes, lists the stores; without this file,
-    there are none.
+    Otherwise ``features.json``, which ``prepare`` writes, lists the stores; without it, the folder
+    has none.
     """
     own, path = os.path.join(folder, "features.h5"), os.path.join(folder, STORE_LIST)
     if os.path.exists(own):
@@ -386,7 +386,7 @@ def listed_stores(folder: str) -> list[tuple[str, str]]:
 
 
 def digest_of_item(key: str, dim: int, dtype: str, rows: bytes) -> int:
-    """Return the digest of the id, without key prefix, and the rows of one image or video.
+    """Return the digest of one image's or video's id, without key prefix, and feature bytes.
 
     The digest of a store is the sum of these digests and of :func:`digest_of_extractor`.
     """
@@ -396,7 +396,7 @@ def digest_of_item(key: str, dim: int, dtype: str, rows: bytes) -> int:
 
 
 def digest_of_extractor(attributes: Mapping[str, Any]) -> int:
-    """Return the digest of the attributes that must agree for features to fit together."""
+    """Return the digest of the attributes of an extractor that must agree in compatible stores."""
     values = {name: attributes[name] for name in EXTRACTOR_ATTRIBUTES if name in attributes}
     text = json.dumps(values, sort_keys=True, default=lambda value: value.item())  # NumPy's numbers
     return int.from_bytes(hashlib.sha256(text.encode()).digest(), "big")
@@ -417,8 +417,8 @@ def is_finite(rows: np.ndarray) -> bool:
 
 
 def missing_key_error(key: object, ids: Sequence[str], paths: Sequence[str]) -> UserError:
-    """Return an error about a key that no store of ``paths`` has, with the most similar of all
-    ``ids`` of the stores."""
+    """Return an error about a key that no store of ``paths`` has; suggest the most similar id of
+    ``ids``."""
 
     # if a key is missing, most often only its folder, suffix or case differ from an id
     def bare(text: str) -> str:

@@ -156,7 +156,7 @@ class FeatureStoreWriter:
     def _resume(self) -> None:
         """Continue the folder of an earlier writer.
 
-        Read its files ``journal`` and ``rows``, and cut incomplete features off their ends.
+        Read the files ``journal`` and ``rows``, and cut incomplete features off their ends.
         """
         # all rows are read again: the file system may write a line to disk before its rows
         journal_bytes = rows_bytes = 0
@@ -190,7 +190,7 @@ class FeatureStoreWriter:
         self._sources[key] = source
 
     def get_source(self, key: str) -> Optional[Source]:
-        """Return the record of the file of an image or video in the folder ``<path>.partial``; None
+        """Return the record of an image's or video's file from the folder ``<path>.partial``; None
         if there is none."""
         source = self._sources[key]
         return None if source == _NO_SOURCE else source

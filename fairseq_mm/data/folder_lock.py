@@ -20,7 +20,7 @@ _held: set[tuple[int, str]] = set()
 
 
 class FolderInUseError(UserError):
-    """Another process has the lock of a folder."""
+    """Error: another process has the lock of a folder."""
 
 
 @contextlib.contextmanager

@@ -20,8 +20,8 @@ _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 
 
 def unreadable(where: Any, error: Exception) -> UserError:
-    """Return the message about a file that cannot be read, or whose text is not UTF-8 or not JSON;
-    ``where`` is its path or ``path:line``."""
+    """Return an error about a file that cannot be read, or is not UTF-8 or not JSON; ``where`` is
+    the file's path or ``path:line``."""
     reason = f"not JSON ({error})"
     if isinstance(error, OSError):
         reason = f"cannot be read ({error.strerror})"
@@ -33,7 +33,7 @@ def unreadable(where: Any, error: Exception) -> UserError:
 
 
 def check_id(key: Any, where: str, *, what: str = "an image") -> str:
-    """Return ``key`` if it is text that lists of ids, one on a line, can hold.
+    """Return ``key`` if it is a string that can be an id, without tabs and line breaks.
 
     ``where`` (``path:line``) and ``what`` (noun for the item, such as "an image") are for messages.
     """
@@ -79,8 +79,8 @@ def compute_sha256(path: Any) -> str:
 
 
 def file_digest(path: Any) -> str:
-    """Return the SHA-256 of a file, in hexadecimal; an unchanged file is read once per process.
-    Raise OSError if the file cannot be read."""
+    """Return the SHA-256 of a file, in hexadecimal; an unchanged file is read only once per
+    process. Raise OSError if the file cannot be read."""
     status = os.stat(path)
     # replacing a file changes its inode, rewriting it changes its times
     version = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)

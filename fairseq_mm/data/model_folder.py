@@ -219,9 +219,9 @@ def write_config(config: Mapping[str, Any], folder: str) -> None:
 
 
 def shorten_paths(value: Any) -> Any:
-    """Return a value of a config, in which paths out of the folder are cut to their last component.
+    """Return a config value, with paths that lead out of the folder cut to their last component.
 
-    Absolute paths and paths with ``..`` or ``~`` are cut, since they describe somebody's machine.
+    These are absolute paths and paths with ``..`` or ``~``, which describe somebody's machine.
     """
     if isinstance(value, dict):
         return {key: shorten_paths(item) for key, item in value.items()}
@@ -248,6 +248,6 @@ def check_plain(options: dict[Any, Any], where: str) -> None:
 
 
 def _shown(value: Any) -> str:
-    """Return a value for a message, cut to 80 characters."""
+    """Format a value for a message, with at most 80 characters."""
     text = repr(value)
     return text if len(text) <= 80 else f"{text[:80]}..."

@@ -181,8 +181,8 @@ class MultimodalDataset(FairseqDataset):
         return self._num_tokens[indices]
 
     def size(self, index: int) -> Any:
-        """Return the target's length; if there is a source, return the lengths of source and
-        target.
+        """Return the length of the target, or the lengths of source and target if there is a
+        source.
 
         fairseq compares the result with ``max_positions``. A target counts as 1 token if it is
         missing or is not read by the model.

@@ -11,8 +11,8 @@ from fairseq_mm.errors import file_errors
 
 
 def load_numpy(path: Path) -> Any:
-    """Open an ``.npy`` file (mapped, since it may be larger than the memory) or an ``.npz`` file.
-    Raise UserError if it is damaged, is the other kind, or holds Python objects."""
+    """Open an ``.npy`` file (memory-mapped, since it may be larger than the memory) or an ``.npz``
+    file. Raise UserError if it is damaged, has the other format, or holds Python objects."""
     with file_errors(path):
         content = np.load(path, mmap_mode="r", allow_pickle=False)
         if isinstance(content, np.ndarray) != (path.suffix == ".npy"):

@@ -47,8 +47,8 @@ def partial_path(target: str) -> Iterator[str]:
     """Yield a temporary path next to ``target`` for an incomplete file or folder; remove this file
     or folder at the end.
 
-    First, remove temporary files of earlier writers of ``target`` that were killed: files whose
-    process on this machine has ended, and files that were not written for a day.
+    First, remove temporary files that killed writers of ``target`` have left: files whose process
+    on this machine has ended, and files unchanged for a day.
     """
     # the name of the machine: process ids are unique only there, and folders may be shared (NFS)
     host = re.sub(r"[^\w-]", "-", platform.node())
@@ -71,8 +71,8 @@ def partial_path(target: str) -> Iterator[str]:
 
 @contextlib.contextmanager
 def library_errors() -> Iterator[None]:
-    """Turn errors of PyTorch and safetensors into OSErrors while they write a file, as on a full
-    disk."""
+    """Turn errors of PyTorch and safetensors in writing a file, as on a full disk, into
+    OSErrors."""
     try:
         yield
     except OSError:

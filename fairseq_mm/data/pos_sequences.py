@@ -92,7 +92,7 @@ def sample_pos_sequences(counts: "Counter[str]", number: int, *, seed: int) -> l
 
 
 class FolderPosSequences:
-    """Part-of-speech sequences of a data folder, for a task whose model reads them.
+    """Part-of-speech sequences in a data folder, for tasks whose model reads them.
 
     Args:
         folder: Data folder whose records have tags, in the split train and in validation splits.

@@ -36,8 +36,8 @@ logger = logging.getLogger(__name__)
 def write_cache(folder: Folder, name: str) -> None:
     """Binarise the records of a split with the dictionaries of the folder.
 
-    The files are those of ``fairseq-preprocess``. In a folder of prompts, the subfolders for
-    language models get them, too.
+    The files are those of ``fairseq-preprocess``. In a folder of prompts, they are also written to
+    the subfolders for language models.
     """
     split = Split(folder, name)
     with partial_path(str(split.base(None))) as partial:
@@ -67,7 +67,7 @@ def _checked_tokens(split: Split, side: Optional[str]) -> Iterator[list[str]]:
 def load_texts(split: Split, dictionaries: Sequence[Dictionary]) -> list[Any]:
     """Load the binarised texts of a split: source and target, or the only text.
 
-    If they were not made from the split's records, they are made anew; other processes wait.
+    If they do not belong to the split's records, binarise the records; other processes wait.
     """
     bases = [str(split.base(side)) for side in split.sides or (None,)]
     if isinstance(split, ImportedSplit):
@@ -92,7 +92,7 @@ def load_texts(split: Split, dictionaries: Sequence[Dictionary]) -> list[Any]:
 def _load_imported(
     split: ImportedSplit, bases: Sequence[str], dictionaries: Sequence[Dictionary]
 ) -> list[Any]:
-    """Load the text of a folder without records, whose files must agree line by line."""
+    """Load the texts of a folder without records; check that their numbers of lines agree."""
     texts = []
     counts = {} if split.keys is None else {f"{split.name}.visual_ids": len(split.keys)}
     for base, dictionary in zip(bases, dictionaries):

@@ -125,7 +125,7 @@ LISTS |= {"album_references"}
 
 
 class Split:
-    """Records of a split; they are parsed when the first value that needs them is asked for.
+    """Records of a split, which are parsed when they are first needed.
 
     Args:
         folder: Data folder.
@@ -168,12 +168,12 @@ class Split:
         return [record for _, record in self.iterate()]
 
     def _stream(self) -> Iterable[Record]:
-        """Return the records, and keep only those that something else keeps: the stories of
-        WritingPrompts take a gigabyte of memory."""
+        """Return the records without keeping them in memory, where the stories of WritingPrompts
+        would take a gigabyte; records that are in memory already are used."""
         return vars(self).get("records") or (record for _, record in self.iterate())
 
     def lines(self) -> Iterator[tuple[Record, int]]:
-        """Yield for each line its record, and the number of its text among the record's texts."""
+        """Yield each line's record and the index of the line's text among the record's texts."""
         kind = self.kind
         for record in self.records:
             for number in range(_count_lines(record, kind)):
@@ -209,7 +209,7 @@ class Split:
 
     @cached_property
     def first(self) -> np.ndarray:
-        """``[lines]`` bool, True for the first line of each key."""
+        """``[lines]`` bool array, True at the first line of each key."""
         return np.ones(len(self), dtype=bool) if self.keys is None else first_lines(self.keys)
 
     @cached_property
@@ -337,8 +337,7 @@ class Split:
     def decode(self, tokens: str, line: int) -> str:
         """Return the readable text of tokens that are separated by spaces.
 
-        ``line`` is the line (counted from 0) whose unknown words ``<unk-0>``, ``<unk-1>``, ...
-        denote.
+        ``line`` is the line, counted from 0, whose unknown words replace ``<unk-0>`` and so on.
         """
         if self._unknowns and self._unknowns[line] is not None:
             tokens = restore_oov_words(tokens, self._unknowns[line])
@@ -346,7 +345,7 @@ class Split:
 
 
 def first_lines(keys: Iterable[str]) -> np.ndarray:
-    """Return ``[lines]`` bool, True for a key that no earlier line has."""
+    """Return a ``[lines]`` bool array, True for a key that no earlier line has."""
     lines: dict[str, int] = {}
     return np.array([lines.setdefault(key, n) == n for n, key in enumerate(keys)], dtype=bool)
 
@@ -394,9 +393,9 @@ def _count_lines(record: Record, kind: Kind) -> int:
 def check_record(
     record: Record, kind: Kind, where: str, required: Optional[Iterable[str]] = None
 ) -> None:
-    """Check the fields of a record, or of a user's own line: those in ``required`` (by default
-    those of ``kind``), and the types and lengths of all that are known. ``where`` (``path:line``)
-    is for messages."""
+    """Check that a record, or a user's own line, has the fields ``required`` (default: those of
+    ``kind``), and that known fields have the right types and lengths. ``where`` (``path:line``) is
+    for messages."""
     missing = [x for x in (kind.required if required is None else required) if x not in record]
     problem = f"must have the field `{missing[0]}`, but has not" if missing else ""
     for name, value in () if missing else record.items():
@@ -457,8 +456,8 @@ def is_cache_current(folder: Folder, name: str) -> bool:
 
 
 def _digest_files(folder: Folder, name: str, options: Record, field: str) -> str:
-    """Compute the SHA-256 of what ``field`` compares of a split's records and all files that
-    binarise them: dictionaries, subwords, options of the preparation, and the binarised text."""
+    """Compute one SHA-256 of a split's files and of the options of the preparation. ``field``
+    selects what represents a file: its digest, or its size and time."""
     split, root, describe = Split(folder, name), Path(folder), _DESCRIBE[field]
     files = [root / f"{name}.jsonl", *sorted(root.glob("dict*.txt"))]
     files += [root / file for file in sorted(SUBWORD_FILES)]
@@ -470,7 +469,7 @@ def _digest_files(folder: Folder, name: str, options: Record, field: str) -> str
 
 
 def write_report(folder: Folder, report: Record, names: Iterable[str]) -> None:
-    """Write ``prepare.json`` with the digests of splits, and the stamps of their files."""
+    """Write ``prepare.json``, with digests, sizes and times of the files of splits added."""
     for field in _DESCRIBE:
         digests = {x: _digest_files(folder, x, report["options"], field) for x in names}
         report[field] = {**report.get(field, {}), **digests}
@@ -479,5 +478,5 @@ def write_report(folder: Folder, report: Record, names: Iterable[str]) -> None:
 
 
 def record_digests(folder: Folder, names: Iterable[str]) -> None:
-    """Write the digests of splits, and the stamps of their files, to ``prepare.json``."""
+    """Write the digests, sizes and times of the files of splits to ``prepare.json``."""
     write_report(folder, read_report(folder), names)

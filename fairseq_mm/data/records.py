@@ -51,8 +51,8 @@ def open_split(folder: Folder, name: str, pair: Optional[tuple[str, ...]] = None
     Args:
         folder: Data folder; also a subfolder with one side of the pairs, for language models.
         name: Name of the split.
-        pair: Suffixes of source and target in a folder without records, or () for a single text;
-            by default what the folder has.
+        pair: Suffixes of source and target in a folder without records, or () for a single text; by
+            default the suffixes that the folder has.
     """
     root = Path(folder)
     # the folder of a language model has binarised text only; its records are in the folder above
@@ -204,8 +204,8 @@ class ImportedSplit(Split):
         return {str(x.get("id")): x.get("references", []) for _, x in read_objects(path)}
 
     def _published(self) -> Optional[Iterator[str]]:
-        """Return the published text of each line: the n-th reference of a key is that of its n-th
-        line. Return None if a key has another number of references than lines."""
+        """Return the published text of each line: the n-th reference of a key belongs to its n-th
+        line. Return None if the numbers of a key's references and lines differ."""
         keys, references = self.keys, self._references
         if references is None:
             return None
@@ -218,7 +218,7 @@ class ImportedSplit(Split):
         return (next(texts[key]) for key in keys)
 
     def _explicit(self, seen: set[str], key: Optional[str]) -> Record:
-        """Return the references of a key whose texts are not its references, at its first line."""
+        """Return the field ``references`` for the first line of each key, if it is needed."""
         references = self._references or {}
         if key is None or key in seen or key not in references:
             return {}
@@ -252,7 +252,7 @@ class ImportedSplit(Split):
         return [parse_json(line, f"{path}:{number}") for number, line in enumerate(lines, 1)]
 
     def _columns(self, **columns: Any) -> Iterator[tuple[Any, ...]]:
-        """Yield the values of each line; None for columns that are None."""
+        """Yield each line's values, one per column; None if the column is None."""
         given = {name: column for name, column in columns.items() if column is not None}
         with file_errors(
             f"{self.path}: its {', '.join(given)}", "must agree line by line", ValueError

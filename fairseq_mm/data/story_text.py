@@ -70,7 +70,7 @@ def join_sentences(sentences: Sequence[str]) -> str:
 
 
 def split_sentences(line: str) -> list[str]:
-    """Split the line of a visual story into sentences, of which some may be empty strings."""
+    """Split the line of a visual story into sentences, which may be empty strings."""
     # by words, since the separator counts only as a word of its own
     sentences: list[list[str]] = [[]]
     for word in line.split():
@@ -165,8 +165,7 @@ def detokenize_story(words: list[str]) -> str:
     """Join the words of a story or prompt to readable text.
 
     The words may be tokens of the WritingPrompts release, in which every punctuation mark is a
-    word. They may also be from copies of the release in which commas and full stops are attached to
-    words.
+    word. They may also come from copies of the release in which commas and full stops end words.
     """
     pieces: list[str] = []
     previous = NEWLINE

@@ -100,8 +100,8 @@ class Subwords:
 
     @property
     def fingerprint(self) -> str:
-        """First twelve hexadecimal digits of a SHA-256, equal for tokenizers that turn any text
-        into equal tokens."""
+        """First twelve hexadecimal digits of a SHA-256 of everything that determines the tokens of
+        a text."""
         # parsed BPE files are hashed, since copies of JSON and merges may differ in white space
         content: list[Any] = [self.kind, self.indexed_oov]
         if self._gpt2 is not None:

@@ -25,6 +25,5 @@ TOKENIZERS: dict[str, Callable[[str], str]] = {
 
 
 def is_not_available(transcript: str) -> bool:
-    """Return True if a transcript is only the text that How2 has in place of a missing
-    transcript."""
+    """Return True if a transcript is the placeholder that How2 has for a missing transcript."""
     return " ".join(transcript.lower().split()).rstrip(" .") == NOT_AVAILABLE

@@ -90,8 +90,8 @@ def _open(path: str) -> Any:
 def _read_lines(
     file: BinaryIO, dim: int, keys: dict[bytes, str], *, first: int
 ) -> Iterator[tuple[bytes, np.ndarray]]:
-    """Yield words and their vectors ``[dim]`` of a text file; ``first`` is the number of its first
-    line. The first line, and lines whose first word is in ``keys``, are parsed."""
+    """Yield words and their vectors ``[dim]`` from a text file, whose first line has the number
+    ``first``. Only this line, and lines whose first word is in ``keys``, are parsed."""
     for number, line in enumerate(file, first):
         if number == first or line.split(b" ", 1)[0] in keys:
             yield _parse_line(line, number, dim)
@@ -123,8 +123,8 @@ def _are_numbers(fields: Sequence[bytes]) -> bool:
 
 
 def _is_binary(body: bytes, dim: int, path: str) -> bool:
-    """Return True if the vector after the first word is binary. ``body`` has the first bytes after
-    the header line."""
+    """Return True if the file's vectors are binary, judged by ``body``, the first bytes after the
+    header line."""
     vector = body.partition(b" ")[2][: 4 * dim]
     # in a text file the numbers of the first line are ASCII, the next words may be of any script
     line = vector.partition(b"\n")[0]

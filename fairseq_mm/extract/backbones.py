@@ -167,8 +167,8 @@ class LayerRows(nn.Module):
 
 
 def fuse_for_evaluation(conv: Any, norm: Any) -> tuple[nn.Module, nn.Module]:
-    """Return one convolution that computes ``conv`` and ``norm`` in evaluation mode, and an
-    identity in the place of ``norm``."""
+    """Return one convolution that computes ``conv`` and then ``norm`` in evaluation mode, and an
+    identity to replace ``norm``."""
     return fuse_conv_bn_eval(conv, norm), nn.Identity()
 
 
@@ -314,8 +314,8 @@ def build_clip_backbone(model: str, *, weights: Optional[str] = None, seed: int 
 def _load_weights(
     network: nn.Module, model: str, weights: str, *, seed: int, needed: Collection[str]
 ) -> str:
-    """Load weights (a file, a name, or ``none``) into a whole network, and return the text that
-    identifies them in a feature store. A file must have the tensors ``needed``."""
+    """Load weights (a file, a name, or ``none``) into a whole network; return the string that
+    identifies them in feature stores. A file must have the tensors ``needed``."""
     if weights == RANDOM:
         return f"{RANDOM}:{seed}"
     if is_file(weights):

@@ -119,7 +119,7 @@ def with_clip_options(
     **options: Any,
 ) -> ClipPreprocessing:
     """Return the preprocessing ``default``, changed in the options whose argument is not None, as
-    :func:`.with_options` does. If only ``frames`` is given, ``stride`` becomes equal to it."""
+    :func:`.with_options` does. If only ``frames`` is given, ``stride`` is set to the same value."""
     changed = with_options(default, **options)
     # the width changes in proportion, as the height does
     keeps_ratio = changed.resize == default.resize and not options.get("resize_size")
@@ -152,8 +152,8 @@ def _resize_bilinear(image: Image.Image, width: int, height: int) -> Image.Image
 
 
 def _find_neighbours(old: int, new: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return for each of ``new`` pixels the indices of the two of ``old`` pixels around it, and the
-    weight of the second."""
+    """Return, for each of ``new`` pixels in a row, the indices of its two neighbours among ``old``
+    pixels, and the weight of the second."""
     place = (np.arange(new, dtype=np.float32) + np.float32(0.5)) * np.float32(old / new)
     place = np.maximum(place - np.float32(0.5), 0)
     before = np.minimum(place.astype(np.int64), old - 1)

@@ -1,5 +1,5 @@
-"""Extractors of features: networks from a registry, with their preprocessing, that turn images or
-videos into vectors."""
+"""Extractors of features: networks, with their preprocessing, that turn images or videos into
+vectors."""
 
 import contextlib
 import difflib
@@ -50,8 +50,8 @@ NATIVE = "native"
 
 
 class Family(NamedTuple):
-    """Networks that one function builds from a name, ``weights``, ``seed`` and those of ``options``
-    that are options of layers; they read ``images`` or ``videos``, and ``has`` tests a name."""
+    """Family of networks that the function ``build`` can build. They read ``images`` or ``videos``;
+    ``has`` returns True for the name of a network of the family."""
 
     reads: str
     has: Callable[[str], bool]
@@ -92,8 +92,8 @@ def find_family(model: str) -> Family:
 
 
 def list_models(pattern: str) -> list[str]:
-    """Return the names of models that match a shell pattern, such as ``timm:vit_small*``; without
-    wildcards, it is a part of a name."""
+    """Return the names of models that match a shell pattern, such as ``timm:vit_small*``, or that
+    contain ``pattern`` if it has no wildcard."""
     names = []
     if pattern.startswith(TIMM):
         timm = import_extra("timm", extra="timm", purpose=f"--list-models {pattern}")
@@ -108,8 +108,8 @@ def list_models(pattern: str) -> list[str]:
 
 
 class FirstClips(NamedTuple):
-    """Features of the first clips of a video, ``[clips, D]`` float32; True if it has further clips;
-    and middle frames, ``[height, width, 3]`` uint8, of some clips."""
+    """Features ``[clips, D]`` float32 of the first clips of a video; ``is_cut`` is True if the
+    video has further clips; ``images`` are middle frames ``[height, width, 3]`` uint8 of clips."""
 
     rows: np.ndarray
     is_cut: bool
@@ -117,8 +117,8 @@ class FirstClips(NamedTuple):
 
 
 class BatchFeatures:
-    """Features of a batch that a GPU may still be computing; ``events`` are recorded before and
-    after each computation, and ``seconds_network`` is complete after :meth:`get`."""
+    """Features of a batch that a GPU may still be computing. ``events`` are pairs of CUDA events
+    that measure the time, ``seconds_network``, which is complete after :meth:`get`."""
 
     def __init__(self, num_inputs: int) -> None:
         self.seconds_network = 0.0
@@ -336,7 +336,7 @@ class Extractor:
     def _start_network(
         self, inputs: Tensor, batch: BatchFeatures, places: Sequence[tuple[int, bool]]
     ) -> None:
-        """Start the network; ``places`` has the index of each input, and True if it is needed."""
+        """Start the network; ``places`` has each input's index, and True if it is needed."""
         began = time.perf_counter()
         with self._errors_of(inputs):
             if self.device.type == "cuda":
@@ -470,7 +470,7 @@ def build_backbone(
 
 
 def check_layer(model: str, layer: str) -> None:
-    """Raise UserError if a network that this package builds does not have the layer."""
+    """Raise UserError if a network does not have the layer; networks of other packages pass."""
     import torchvision
 
     known: tuple[str, ...] = ()
@@ -486,7 +486,7 @@ def check_layer(model: str, layer: str) -> None:
 
 
 def check_options(model: str, options: Mapping[str, object]) -> Family:
-    """Return the family of a network. Raise UserError if an option is set that it does not have."""
+    """Return the family of a network. Raise UserError for options that the family does not have."""
     family = find_family(model)
     for name, value in options.items():
         if value and name not in family.options:

@@ -13,8 +13,8 @@ _PIECE = 1 << 20
 
 
 class HashedFile:
-    """Image or video file that is open for reading: decode ``content`` (its bytes, or the open file
-    if it is large); :meth:`get_source` then returns size, time of last change and SHA-256."""
+    """Image or video file that is open for reading. Read ``content`` (the bytes, or the file if it
+    is large); then :meth:`get_source` returns size, time of last change and SHA-256."""
 
     def __init__(self, file: MediaFile) -> None:
         self._file = file
@@ -59,8 +59,8 @@ def _digest(stream: BinaryIO) -> bytes:
 def describe_change(
     file: MediaFile, source: Source, *, reads_always: bool = False
 ) -> Optional[str]:
-    """Return a clause that says how a file has changed; None if it has the same bytes as ``source``
-    records. If only the time has changed, or with ``reads_always``, the SHA-256 is compared."""
+    """Say how a file differs from its record ``source``; return None if its bytes are the same. The
+    SHA-256 is compared only if the time has changed, or with ``reads_always``."""
     try:
         with file_errors(problem="it cannot be read any more"):
             size, time = file.size_and_time()

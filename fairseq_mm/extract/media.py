@@ -55,8 +55,8 @@ PROGRESSIVE_FACTOR = 4
 
 
 class Kind(NamedTuple):
-    """Images or videos: noun for messages, suffixes of files in folders and archives, fields of a
-    JSONL line with one path and with several (also the plural noun)."""
+    """Kind of media, images or videos: noun for messages, suffixes of files, and JSON fields for
+    one path (``field``) and for several (``fields``, also the plural noun)."""
 
     noun: str
     suffixes: frozenset[str]
@@ -89,8 +89,8 @@ VIDEOS = Kind(
 
 
 class MediaFile(NamedTuple):
-    """Location of one image or video: id, path, and for members of an archive the name, the
-    position and the number of bytes in the archive at this path."""
+    """Location of one image or video: id and path. For a member of an archive, the path is that of
+    the archive, and name, position and number of bytes of the member follow."""
 
     key: str
     path: str
@@ -104,8 +104,8 @@ class MediaFile(NamedTuple):
         return f"{self.path}:{self.member}" if self.member else self.path
 
     def size_and_time(self) -> tuple[int, int]:
-        """Return the size of the image or video in bytes, and the time of its, or its archive's,
-        last change in ns."""
+        """Return the size of the image or video in bytes, and the time of its (or its archive's)
+        last change in nanoseconds."""
         status = _stat_file(self.path)
         return self.size if self.member else status.st_size, status.st_mtime_ns
 
@@ -222,8 +222,8 @@ def list_folder(folder: str) -> tuple[list[MediaFile], list[tuple[str, str]]]:
 
 
 def by_any_key(images: Iterable[MediaFile]) -> dict[str, MediaFile]:
-    """Return a dict in which each image of ``list_images(ids="path")`` has three keys: its path,
-    name and stem (without those that several images share), as ids of a store may be."""
+    """Return a dict in which images of ``list_images(ids="path")`` are found by path, name and
+    stem, because stores use any of these as ids. Names and stems of several images are left out."""
     paths = {image.key: image for image in images}
     by_key = dict(paths)
     for form in (lambda key: Path(key).name, lambda key: Path(key).stem):
@@ -272,8 +272,8 @@ def _walk(
     seen: set[str],
     refused: Optional[list[tuple[str, str]]] = None,
 ) -> Iterator[str]:
-    """List the files below a folder with one of the suffixes; follow links, but visit no folder
-    twice. Unreadable subfolders are appended to ``refused``, or are errors without this list."""
+    """Yield the files below a folder with one of the suffixes; follow links, but visit no folder
+    twice. Append unreadable subfolders to ``refused``; if it is None, raise OSError."""
     is_first = not seen
     real = os.path.realpath(folder)
     # a link to a folder around it would be followed for ever
@@ -317,7 +317,7 @@ def _list_archive(path: str, ids: str, kind: Kind) -> Iterator[MediaFile]:
 
 
 def _members_by_name(archive: tarfile.TarFile) -> dict[str, tarfile.TarInfo]:
-    """Return, by name, the members of an archive that would be regular files after unpacking."""
+    """Return a dict from name to member of an archive for all that unpack to regular files."""
     files: dict[str, tarfile.TarInfo] = {}
     links: dict[str, str] = {}
     for member in archive:
@@ -425,7 +425,7 @@ def _decode(stream: BinaryIO, max_pixels: int) -> Image.Image:
 
 
 def _drop_png_metadata(stream: BinaryIO) -> BinaryIO:
-    """Return a PNG with the chunks that the pixels and the orientation of the image depend on."""
+    """Return a PNG that has only the chunks that determine pixels and orientation of the image."""
     stream.seek(0)
     content = stream.read()
     kept, start = [PNG], len(PNG)

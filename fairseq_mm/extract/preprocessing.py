@@ -185,8 +185,8 @@ class Preprocessing:
 
 @functools.lru_cache(64)
 def _channel_values(values: tuple[float, ...], device: "torch.device") -> "Tensor":
-    """Return ``[3, 1, 1]`` float32 on a device; without the cache, each batch would wait for the
-    ones before it, since the copy to the device is not asynchronous."""
+    """Return ``[3, 1, 1]`` float32 on a device; without the cache, each batch would wait for
+    earlier batches, because copying to the device is synchronous."""
     import torch
 
     with torch.inference_mode(False):

@@ -46,16 +46,16 @@ AHEAD_BYTES = 1 << 26
 
 
 class MediaEnd(NamedTuple):
-    """Event at the end of a decoded file: values for :class:`Reader`'s ``columns``, and the record
-    of the file."""
+    """Event at the end of a decoded file: values for the ``columns`` of :class:`Reader`, and the
+    file's :class:`.Source`."""
 
     fields: tuple[str, ...] = ()
     source: Optional[Source] = None
 
 
 class Unreadable(NamedTuple):
-    """Event in place of :class:`MediaEnd` if a file cannot be read to its end, with the reason, and
-    the record of the file unless it cannot be opened."""
+    """Event in place of :class:`MediaEnd` if a file cannot be read to its end: the reason, and the
+    file's :class:`.Source`, or None if it cannot be opened."""
 
     reason: str
     source: Optional[Source] = None
@@ -201,7 +201,7 @@ def decode_files(
 
 
 class _Process:
-    """Handle of a decoding process, by which the main process sends files and receives inputs."""
+    """Handle by which the main process sends files to a decoding process and receives inputs."""
 
     def __init__(self, reader: Reader) -> None:
         # forked processes start at once, and forking is safe: they use neither torch nor a device

@@ -29,8 +29,8 @@ RANDOM_RESIDUAL = 0.2
 
 
 class PointwiseConv3d(nn.Module):
-    """1 x 1 x 1 convolution that is a matrix product over the channels on a CPU: with channels last
-    in memory, PyTorch's convolution, which does not use oneDNN for this size, is slower."""
+    """1 x 1 x 1 convolution, computed on a CPU as a matrix product over the channels. With channels
+    last in memory, this is faster than PyTorch's convolution, which does not use oneDNN here."""
 
     def __init__(self, conv: nn.Conv3d) -> None:
         super().__init__()

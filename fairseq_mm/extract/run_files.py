@@ -82,9 +82,9 @@ class Journal:
 
 
 class RunSummary(NamedTuple):
-    """Results of a run: numbers of items in the store, of files that are not in it, and of items
-    and inputs (images or clips) of this run. With a GPU, ``seconds_network`` and
-    ``seconds_waiting`` (for decoding) overlap."""
+    """Results of a run: numbers of items in the store, of unreadable files, and of items and inputs
+    (images or clips) of this run. With a GPU, ``seconds_network`` and ``seconds_waiting`` (for
+    decoding) overlap."""
 
     num_items: int
     num_unreadable: int
@@ -96,8 +96,8 @@ class RunSummary(NamedTuple):
 
 
 def check_same_items(writer: FeatureStoreWriter, items: Sequence[MediaFile], noun: str) -> None:
-    """Raise UserError if a file in a continued store is not among ``items``, or has changed
-    since; log a warning if the store does not record the files."""
+    """Raise UserError if a file in a continued store is not among ``items``, or has changed; log a
+    warning if the store does not record its files."""
     shared = shared_sizes_and_times(writer, items)
     names = {item.key for item in items}
     changes = [(key, "it is not given now") for key in writer.done if key not in names]
@@ -127,8 +127,8 @@ def check_same_items(writer: FeatureStoreWriter, items: Sequence[MediaFile], nou
 def shared_sizes_and_times(
     store: Union[FeatureStore, FeatureStoreWriter], items: Iterable[MediaFile]
 ) -> set[tuple[int, int]]:
-    """Return the pairs (size, time of last change) that several files share: for them, equal size
-    and time do not show that the file is unchanged."""
+    """Return the pairs (size, time of last change) that several files share: for these files, equal
+    size and time do not prove that a file is unchanged."""
     # tools may set one time for all files; then such a pair does not identify the file of an item.
     # Members of an archive share its time, but their names identify them.
     paths: dict[tuple[int, int], str] = {}

@@ -80,8 +80,8 @@ def build_timm(
 ) -> Backbone:
     """Build the network ``timm:NAME[.TAG]`` without its classifier.
 
-    ``weights`` is a state dict file, timm's tag of published weights, or ``none`` for random ones;
-    None for the weights that timm publishes under the name.
+    ``weights`` is a state dict file, timm's tag of published weights, or ``none`` for random
+    weights; by default the weights that timm publishes under the name.
     """
     timm = import_extra("timm", extra="timm", purpose=f"--model {model}")
     has_name = weights not in (None, DEFAULT, RANDOM) and not is_file(str(weights))
@@ -126,7 +126,7 @@ def _quiet() -> Iterator[None]:
 
 
 def _resolve_name(timm: ModuleType, model: str, weights_tag: str) -> tuple[str, str]:
-    """Return a model's architecture and tag of weights: its own, ``weights_tag``, or timm's."""
+    """Return a model's architecture and tag of weights: from its name, ``weights_tag`` or timm."""
     name, _, tag = model[len(PREFIX) :].partition(".")
     # two different tags are no tag that timm has
     tag = " and ".join(filter(None, dict.fromkeys((tag, weights_tag))))

@@ -74,8 +74,8 @@ def check_weights_file(model: str, recorded: str, weights_file: str) -> None:
 
 
 def recorded_weights(model: str, recorded: str, weights_file: Optional[str]) -> tuple[str, int]:
-    """Return ``weights`` and ``seed`` for :func:`.build_backbone` from the weights that a feature
-    store records: the SHA-256 of a file (then ``weights_file`` is required), ``none:SEED``,
+    """Return ``weights`` and ``seed`` for :func:`.build_backbone` from ``recorded``, a feature
+    store's attribute: the SHA-256 of a file (then ``weights_file`` is required), ``none:SEED``,
     ``torchvision:NAME`` or ``timm:TAG``. :func:`.check_same_network` compares the network."""
     if weights_file is not None:
         if is_digest(recorded):
@@ -91,7 +91,7 @@ def recorded_weights(model: str, recorded: str, weights_file: Optional[str]) -> 
 
 
 def check_is_recorded(attributes: Mapping[str, object], owner: str) -> None:
-    """Raise UserError, which names ``owner``, if attributes that identify an extractor are
+    """Raise UserError, with the name ``owner``, if attributes that identify an extractor are
     missing."""
     for name in IDENTITY:
         if name not in attributes:
@@ -105,8 +105,8 @@ def check_same_extractor(
     recorded_by: str = "the recorded features",
     given_by: str = "the given ones",
 ) -> None:
-    """Raise UserError if two extractors, given by the attributes of a store or checkpoint, differ;
-    ``recorded_by`` and ``given_by`` name them."""
+    """Raise UserError if the attributes of two extractors differ; ``recorded_by`` and ``given_by``
+    name the stores or checkpoints that they come from."""
     check_is_recorded(recorded, recorded_by)
     check_is_recorded(other, given_by)
     _compare(recorded, other, IDENTITY, recorded_by=recorded_by, given_by=given_by)
@@ -176,8 +176,7 @@ def has_name_and_digest(identity: Mapping[str, object]) -> bool:
 def check_same_network(
     identity: Mapping[str, object], weights: str, digest: str, layer: str, library: str
 ) -> None:
-    """Raise UserError if a network that was built again has other weights, or another layer, than a
-    feature store records.
+    """Raise UserError if a rebuilt network and a feature store's record differ in weights or layer.
 
     ``weights``, ``digest`` (empty if it has none), ``layer`` and ``library`` describe the network.
     """
@@ -302,6 +301,6 @@ def compute_weights_digest(network: nn.Module, needed: Collection[str]) -> str:
 
 
 def name_some(names: Sequence[str]) -> str:
-    """Join the first names of a list, and append the number of names that are left out."""
+    """Join the first names of a list, followed by the number of further names."""
     listed = ", ".join(names[:MAX_NAMED])
     return listed + (f" and {len(names) - MAX_NAMED} more" if len(names) > MAX_NAMED else "")

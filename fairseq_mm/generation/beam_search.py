@@ -21,8 +21,7 @@ _MAX_SHARE = 16
 def top_words(scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
     """Find the k highest scores of each row, the highest first.
 
-    This function returns what ``scores.topk(k)`` returns, but can choose others among words with
-    equal scores.
+    The result equals ``scores.topk(k)``, except that other words with equal scores may be chosen.
 
     Args:
         scores: [..., V] scores of V words, without NaN.

@@ -82,7 +82,7 @@ def typed_option(
 
 
 def declare(default: Any, least: float = -LARGEST, most: float = LARGEST, **limits: Any) -> Any:
-    """Declare an option as a field of a dataclass, with limits of :func:`typed_option`."""
+    """Declare an option as a field of a dataclass; for the limits see :func:`typed_option`."""
     return field(default=default, metadata={"least": least, "most": most, **limits})
 
 
@@ -102,7 +102,7 @@ _ABOVE_0 = sys.float_info.min
 
 
 def check_names(options: Iterable[str], known: Sequence[str], what: str) -> None:
-    """Check that names of options of ``what`` are known."""
+    """Raise UserError if a name of an option of ``what`` is not in ``known``."""
     for name in options:
         if name not in known:
             close = difflib.get_close_matches(name, known, n=1)

@@ -139,7 +139,7 @@ class StoryConstraints:
         return int((tokens.ne(self.pad).sum(dim=1) - 1 + rest).max())
 
     def _forbid_ends(self, rows: Tensor, tokens: Tensor) -> None:
-        """Forbid ends of sentences and stories at wrong places, and enforce ends of long sentences.
+        """Forbid ends of sentences and stories in wrong places, and force long sentences to end.
 
         ``</s>`` may end only the fifth sentence, the separator only the first four. ``rows`` [N, V]
         are the log-probabilities of the next token, changed in place; ``tokens`` are the N stories

@@ -146,7 +146,7 @@ class RunningBatch:
         return finished
 
     def join(self, other: "RunningBatch") -> None:
-        """Append the inputs of another batch, which must have made at least one step."""
+        """Append the inputs of another batch that has made at least one decoding step."""
         self._settle()
         other._settle()
         for model, state, joining in zip(self.model.models, self.states, other.states):
@@ -175,7 +175,7 @@ class RunningBatch:
         self.hypotheses += other.hypotheses
 
     def _restrict(self, lprobs: Tensor) -> Tensor:
-        """Apply the rules of fairseq's search to log-probabilities [B * K, V]."""
+        """Apply the limits that fairseq's search sets to log-probabilities [B * K, V]."""
         generator, lengths = self.generator, self.lengths
         # The softmax divides by one sum. If the log-probability of one word is NaN, all are.
         is_nan = lprobs[:, generator.eos].isnan().unsqueeze(1)
@@ -276,7 +276,7 @@ class RunningBatch:
             self.prefix = self.prefix[kept]
 
     def _settle(self) -> None:
-        """Reorder the models' states, so that each row continues the beam that was chosen."""
+        """Reorder the models' states, so that each row continues the beam chosen for it."""
         if self._order is None:
             return
         self.model.reorder_incremental_state(self.states, self._order)

@@ -119,7 +119,7 @@ class SeededSampling(Search):
         return chosen, words.gather(1, place).view(B, beam), beams
 
     def prune_sentences(self, batch_idxs: Tensor) -> None:
-        """Keep the rows ``batch_idxs`` of the batch; the texts of all other rows are complete."""
+        """Keep only the inputs ``batch_idxs`` of the batch; all other texts are complete."""
         self._draws = self._draws[batch_idxs]
 
     def _draw_numbers(self, item: int, place: int, count: int) -> np.ndarray:

@@ -43,8 +43,8 @@ def tokens_never_generated(dictionary: Dictionary, *, allow_unk: bool) -> list[i
 
 
 def read_typical_p(args: Any, cfg: Any) -> float:
-    """Return the option ``typical_p`` of generation, or of the task, as fairseq's parser of
-    ``fairseq-generate`` lacks it; -1 for all tokens."""
+    """Return the option ``typical_p`` of generation or, since ``fairseq-generate`` has no such
+    option, of the task; -1 for no truncation."""
     value = getattr(args, "typical_p", None)
     typical_p = float(getattr(cfg, "typical_p", -1.0) if value is None else value)
     if typical_p != -1 and not (0 < typical_p <= 1 and getattr(args, "sampling", False)):
@@ -55,7 +55,7 @@ def read_typical_p(args: Any, cfg: Any) -> float:
 def explain_failed_search(
     error: AssertionError, generator: Any, models: Sequence[Any], text: str
 ) -> None:
-    """Raise UserError if the reason is known for which fairseq's search failed."""
+    """Raise UserError with the reason why fairseq's search failed, if the reason is known."""
     problem = ""
     # only now, because this check reads all weights
     weights = (weight for model in models for weight in model.parameters())
@@ -151,7 +151,7 @@ class GeneratesText:
     def check_ensemble_states(
         cls, first: str, ours: Mapping[str, Any], other: str, theirs: Mapping[str, Any]
     ) -> None:
-        """Check that two checkpoints, paths and contents, can be an ensemble.
+        """Check that two checkpoints, given by their paths and contents, can be an ensemble.
 
         Tasks, vocabularies and features have already been compared.
         """
@@ -218,7 +218,7 @@ class GeneratesText:
         models' device.
 
         This method is called for each batch, because another generator may have packed them in
-        another type. Weights do not change while a model is trained, or if texts are scored.
+        another type. Weights are not packed while a model is trained, or if texts are scored.
         """
         dtype = getattr(generator, "weights_dtype", None)
         models = models if isinstance(models, (list, tuple)) else [models]

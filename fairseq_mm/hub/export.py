@@ -80,7 +80,7 @@ def export_checkpoint(
 
 
 def _write_files(checkpoint: Checkpoint, options: Mapping[str, Any], folder: str) -> dict[str, Any]:
-    """Write weights, vocabulary and ``config.json`` to a folder; return the content of this file.
+    """Write weights, vocabulary and ``config.json`` to a folder; return the config.
 
     ``options`` is the result of :func:`_plain_options`.
     """
@@ -128,10 +128,10 @@ def _plain_options(checkpoint: Checkpoint) -> dict[str, Any]:
 
 
 def _write_vocabulary(checkpoint: Checkpoint, folder: str) -> None:
-    """Write the dictionaries under the names of the task's data folder, and the subword model.
+    """Write the dictionaries, under their names in data folders, and the subword model.
 
     Only fairseq's own models are built from these files. The weights of other models contain the
-    words; their files are for readers and for ``fairseq-mm prepare --dictionary``.
+    words; for them, the files serve readers and ``fairseq-mm prepare --dictionary``.
     """
     provenance = checkpoint.provenance
     words, source_words = provenance["words"], provenance.get("source_words")
@@ -183,7 +183,8 @@ def _save(
 
 def write_average(checkpoints: Sequence[Checkpoint], output: str) -> None:
     """Write a new checkpoint with the mean of each floating-point tensor, computed in float32.
-    Tensors of integers, such as counts of batch normalisation, and options are the first one's."""
+    Integer tensors, such as counts of batch normalisation, and options are the first
+    checkpoint's."""
     check_output(output, is_file=True)
     first, *others = checkpoints
     for other in others:

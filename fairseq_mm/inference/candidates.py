@@ -52,8 +52,8 @@ _FUNCTION_WORDS = frozenset(" ".join([*FUNCTION_WORDS_BY_TAG.values(), _AUXILIAR
 
 
 class TrainingSentences(NamedTuple):
-    """Captions of the training data, as words separated by spaces, with the ids of their images
-    (None without images) and their [captions, K] float32 vectors of unit length.
+    """Training captions as words separated by spaces, ids of their images (None without images),
+    and vectors of the captions: [captions, K] float32 of unit length.
     """
 
     lines: list[str]
@@ -194,8 +194,8 @@ def score_candidates(
 ) -> CandidateScores:
     """Compute the scores of the n candidate captions of one image.
 
-    ``cosines`` [n] are those of image and candidate, ``log_probs`` [n] sums of natural
-    log-probabilities over a candidate's words and ``</s>``.
+    ``cosines`` [n] are between image and candidate; ``log_probs`` [n] are sums of natural
+    log-probabilities over the candidate's words and ``</s>``.
     """
     if weights.language_score == "word":
         # the end of the sentence is predicted, too, so it counts as a word
@@ -266,7 +266,7 @@ class Draws(NamedTuple):
 def draw_pairs(counts: "Counter[str]", search: StructuredSearch) -> Draws:
     """Sample ``search.candidates`` pairs of condition and structure; return each pair once.
 
-    ``counts`` are the occurrences in training of each structure.
+    ``counts`` has the number of training captions with each structure.
     """
     lengths = {structure: len(structure.split()) for structure in counts}
     chosen = Counter(

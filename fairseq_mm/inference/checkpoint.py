@@ -55,8 +55,8 @@ _FAMILIES = (
 def named_failures(
     path: str, what: str = "no model can be made of this checkpoint"
 ) -> Iterator[None]:
-    """Convert exceptions to errors of one line that name the checkpoint: options of a checkpoint
-    from elsewhere may have any type, so that anything can fail."""
+    """Convert all exceptions to UserErrors that name the checkpoint: options of a downloaded
+    checkpoint may have any type, so that any exception is possible."""
     try:
         yield
     except OSError:
@@ -99,8 +99,8 @@ class LoadedModels:
 
     @property
     def source_dictionary(self) -> Optional[Dictionary]:
-        """Dictionary of the text that the models read; None for language models and for models
-        that read only images."""
+        """Dictionary of the text that the models read; None if they read no text, and for language
+        models."""
         return None if self.are_language_models else self.task.source_dictionary
 
     @property
@@ -126,7 +126,7 @@ class LoadedModels:
 def _refuse_training(mode: bool = True) -> None:
     """Raise RuntimeError if ``mode`` is True.
 
-    Replaces the method ``train`` of models that are prepared for generation.
+    This function replaces the method ``train`` of models that are prepared for generation.
     """
     if mode:
         raise RuntimeError("cannot train a model that was prepared for inference")
@@ -324,7 +324,7 @@ class Checkpoint:
 
     @property
     def extractor(self) -> dict[str, Any]:
-        """Attributes that identify the extractor of the training features; empty if unknown."""
+        """Attributes that identify the extractor of the training features; may be empty."""
         return self.provenance["extractor"]
 
     @property
@@ -429,7 +429,7 @@ def load_models(
 def build_models(checkpoints: Sequence[Checkpoint], device: Optional[str] = None) -> LoadedModels:
     """Build the task and the models of checkpoints; several models are an ensemble.
 
-    ``device`` is ``cpu``, ``cuda``, ``cuda:1``; by default a GPU if there is one.
+    ``device`` is ``cpu``, ``cuda`` or ``cuda:1``; by default a GPU if there is one.
     """
     place = usable_device(device)
     first, *others = checkpoints

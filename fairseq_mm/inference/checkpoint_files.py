@@ -74,8 +74,8 @@ def checkpoint_files(
 
 
 def with_local_paths(path: str) -> str:
-    """Check that checkpoints exist, and download those of the Hugging Face hub; return ``path``
-    with the paths of downloaded files in place of names."""
+    """Check that checkpoints exist, and download checkpoints of the Hugging Face hub; return
+    ``path`` with the paths of downloaded files in place of names."""
     names = path.split(os.pathsep)
     files = checkpoint_files(names)
     return os.pathsep.join(
@@ -103,9 +103,9 @@ def compute_digests(files: Sequence[str]) -> Union[str, list[str]]:
 def parse_hub_name(text: str, *, revision: Optional[str] = None) -> Optional[str]:
     """Return the name of a model, ``OWNER/NAME`` or ``OWNER/NAME@REVISION``.
 
-    Return None if ``text``, which is no existing file or folder, has another form, is the name of a
-    file, or begins with an existing folder and is therefore more likely a wrong path. ``revision``
-    is a revision that the user gave separately.
+    ``text`` is no existing path. Return None if it has another form, looks like a file name, or
+    begins with an existing folder, so that it is more likely a wrong path. ``revision`` is a
+    revision that the user gave separately.
     """
     match = _NAME.fullmatch(text)
     if match is None or text.endswith(_ENDINGS):
@@ -139,7 +139,7 @@ def check_token(token: Optional[str]) -> None:
 
 
 def download_model(name: str, *, token: Optional[str] = None) -> str:
-    """Download a model folder to the cache of huggingface_hub, without files that the cache has;
+    """Download a model folder to the cache of huggingface_hub, except files that are there already;
     return the path of the folder in the cache.
 
     ``config.json`` is downloaded first, then the files that it names, all of the same commit.
@@ -188,8 +188,8 @@ def _download_config(
 
 @contextlib.contextmanager
 def named_hub_errors(name: str, token: Optional[str], *, unless: str = "") -> Iterator[None]:
-    """Convert errors of huggingface_hub to one line with the model's ``name``, but not ``token``;
-    ``unless`` follows if the model is not found, or the hub cannot be reached."""
+    """Convert errors of huggingface_hub to UserErrors with the model's ``name``, but without
+    ``token``; if the model or the hub is not found, the message contains ``unless``."""
     try:
         yield
     except UserError:

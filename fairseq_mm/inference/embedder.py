@@ -95,8 +95,8 @@ class Embedder(Picklable, ImageReader):
     @torch.no_grad()
     @float32_by_default
     def embed_tokens(self, sentences: Sequence[Sequence[int]]) -> np.ndarray:
-        """Embed n sentences of token indices, without ``</s>`` and none empty, in batches of
-        similar length. Returns [n, K] float32 vectors.
+        """Embed n non-empty sentences of token indices without ``</s>``, in batches of similar
+        length. Returns [n, K] float32 vectors.
         """
         dictionary = self.task.target_dictionary
         # sentences of similar length need less padding, on which recurrent models spend time, too
@@ -122,7 +122,7 @@ class Embedder(Picklable, ImageReader):
         return compute_checkpoint_digest(self.files[0])[:12]
 
     def check_vectors(self, attributes: Mapping[str, Any], dim: int, *, what: str) -> None:
-        """Check by a store's attributes and dimension that this model made its vectors.
+        """Check that this model made a store's vectors, by the store's attributes and dimension.
 
         ``what`` describes the store in the message.
         """
@@ -138,7 +138,7 @@ class Embedder(Picklable, ImageReader):
         """Embed n detokenized sentences or words; return [n, K] float32 vectors.
 
         Texts are lower-cased if the dictionary has no word with capitals. Punctuation marks that
-        are not in the dictionary are left out, with ``ignore_unknown`` all other words, too.
+        are not in the dictionary are left out; with ``ignore_unknown``, so are all unknown words.
         """
         dictionary = self.task.target_dictionary
         sentences = []

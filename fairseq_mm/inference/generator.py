@@ -193,7 +193,7 @@ class Generator(Picklable):
         return config
 
     def _fairseq_generator(self, config: GenerationConfig, stream: str) -> Any:
-        """Return fairseq's generator for a config and one of the ``STREAMS``."""
+        """Return fairseq's generator for a config, with random numbers of one of ``STREAMS``."""
         # `config` builds it to check the options, and `stream` asks for the same generator again
         if self._built is None or self._built[:2] != (config, stream):
             # a number for the stream: the seed of a sample is a list of integers
@@ -267,8 +267,8 @@ class Generator(Picklable):
     def missing_inputs(
         self, n: int, config: GenerationConfig, *, batch_size: Optional[int] = None
     ) -> list[Any]:
-        """Return ``n`` inputs where the user gives none: None for a language model, else prompts of
-        the prompt generator."""
+        """Return ``n`` inputs for a user who gives none: None for a language model, otherwise
+        generated prompts."""
         n = typed_option("n", n, int, least=1)
         if self.loaded.are_language_models:
             return [None] * n
@@ -383,8 +383,8 @@ class Generator(Picklable):
     def _generate_continuously(
         self, generator: Any, config: GenerationConfig, inputs: Sequence[_Numbered], size: int
     ) -> Iterator[tuple[int, list[Hypothesis]]]:
-        """Generate the hypotheses of inputs in one batch of at most ``size`` inputs, which waiting
-        inputs join; yield position and hypotheses in the order in which the texts end."""
+        """Generate hypotheses in one batch of at most ``size`` inputs, in which waiting inputs
+        replace finished ones; yield (position, hypotheses) in the order in which inputs finish."""
         by_position = {x.position: x for x in inputs}
         batch: Optional[RunningBatch] = None
         following = 0
@@ -414,8 +414,8 @@ class Generator(Picklable):
         inputs: Sequence[_Numbered],
         batch: Optional[RunningBatch],
     ) -> tuple[RunningBatch, list[tuple[int, Any]]]:
-        """Make the first decoding step of inputs, and add unfinished inputs to a batch, or to a new
-        one; return it, and position and fairseq's hypotheses of each input that is finished."""
+        """Make the first decoding step of inputs, and add unfinished inputs to ``batch`` (None: a
+        new batch). Return it, and (position, fairseq's hypotheses) of each finished input."""
         with torch.no_grad(), self.task.searching(generator, self.models):
             sample, prefix = self._collate(config, inputs)
             # `collate` sorts the inputs; `item` has their original places
@@ -431,8 +431,8 @@ class Generator(Picklable):
 
     @float32_by_default
     def _continue(self, batch: RunningBatch, most: float) -> tuple[int, list[tuple[int, Any]]]:
-        """Make at most ``most`` decoding steps, until the texts of an input are finished; return
-        the number of steps, and position and fairseq's hypotheses of finished inputs."""
+        """Make at most ``most`` decoding steps, until an input is finished. Return the number of
+        steps, and (position, fairseq's hypotheses) of each finished input."""
         generator = batch.generator
         finished: list[tuple[int, Any]] = []
         num_steps = 0
@@ -452,8 +452,8 @@ class Generator(Picklable):
         inputs: Sequence[_Numbered],
         watch: Optional[Callable[[Progress], None]],
     ) -> list[tuple[int, list[Hypothesis]]]:
-        """Return position and hypotheses of the inputs of one batch; call ``watch`` before each
-        step."""
+        """Generate one batch; return (position, hypotheses) of its inputs; call ``watch`` before
+        each step."""
         sample, prefix = self._collate(config, inputs)
         # `collate` sorts the batch by the length of its sources; `item` has the original places
         inputs = [inputs[place] for place in sample["item"].tolist()]

@@ -1,4 +1,4 @@
-"""Class of generated and scored texts."""
+"""Defines the class of generated and scored texts."""
 
 import html
 from collections.abc import Sequence

@@ -1,7 +1,7 @@
 """Indexes a person's own folder of images, and searches it by sentences or by other images.
 
 An index is a feature store of embeddings, as ``fairseq-mm embed`` writes them. It records the path
-and the digest of the checkpoint, so that a search needs the folder only.
+and the digest of the checkpoint, so that a search needs only the folder.
 """
 
 import contextlib
@@ -32,8 +32,8 @@ _MANY = 20
 
 
 class IndexSummary(NamedTuple):
-    """Content of an index, and its changes. An image also counts as removed if its file can no
-    longer be read; ``unreadable`` has path and reason of each unreadable file and subfolder."""
+    """Numbers of images in an index, and of changes. An image also counts as removed if it can no
+    longer be read; ``unreadable`` has path and reason of unreadable files and subfolders."""
 
     path: str
     num_images: int

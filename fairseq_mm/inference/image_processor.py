@@ -220,8 +220,8 @@ class ImageReader(MediaReader):
     def features_of(
         self, images: Sequence[Any], **options: Any
     ) -> list[Union[np.ndarray, UserError]]:
-        """Return the features of images as :meth:`read_features`; if all images are features,
-        return them. Check the shapes."""
+        """Return the features of images, as :meth:`read_features` does, or the images themselves if
+        all are features. Check the shapes."""
         are_features = all(map(is_features, images))
         values = [*images] if are_features else self.read_features(images, **options)
         for place, rows in enumerate(values):

@@ -93,7 +93,7 @@ def from_checkpoints(
 
 
 def _refuse(checkpoint: Checkpoint, hint: str = "", **arguments: Any) -> None:
-    """Raise UserError if a keyword argument, which the model does not use, is not None."""
+    """Raise UserError if any of the keyword arguments, which the model does not use, is set."""
     for name, value in arguments.items():
         if value is not None:
             raise UserError(

@@ -160,12 +160,12 @@ class Processor(Generic[Input]):
     def get_stored_keys(self, record: dict[str, Any]) -> list[Optional[str]]:
         """Return the keys in the feature store of a record's images or video.
 
-        None stands for a missing image.
+        None represents a missing image.
         """
         return [record["id"]]
 
     def from_features(self, record: Mapping[str, Any], folder: str, features: list[Any]) -> Input:
-        """Return the raw input of a record whose features [N, D] come from a feature store."""
+        """Return the raw input of a record with ``features`` [N, D] from a feature store."""
         return features[0]
 
     def get_id(self, record: Mapping[str, Any], number: int) -> str:
@@ -177,7 +177,7 @@ class Processor(Generic[Input]):
         return {}
 
     def to_record(self, record: Mapping[str, Any], example: Example, best: Any) -> dict[str, Any]:
-        """Return the fields of an output record that only this task has.
+        """Return fields of an output record that are specific to the task.
 
         Args:
             record: Input record of ``example``.
@@ -196,7 +196,7 @@ class Processor(Generic[Input]):
         return hypothesis.text
 
     def describe_input(self, value: Any, position: int) -> str:
-        """Return the name that error messages give to ``value``, the input at ``position``."""
+        """Return the name in error messages of ``value``, the input at ``position``."""
         if isinstance(value, (str, os.PathLike)):
             return os.fspath(value)
         return f"{self.task.input_names[0]} {position}"

@@ -68,7 +68,7 @@ class PromptProcessor(Processor[Union[str, Prompt, None]]):
         return isinstance(inputs, (str, Prompt))
 
     def example(self, value: Any, **options: Any) -> Example:
-        """Return the example of a prompt; the option is ``truncate`` of :meth:`read_prompt`."""
+        """Return the example of a prompt; for the option ``truncate`` see :meth:`read_prompt`."""
         if value is None and self.max_source_words is None:
             # a language model reads nothing, but fairseq's generator counts texts by the source
             return Example(source=torch.tensor([self.dictionary.eos()]))

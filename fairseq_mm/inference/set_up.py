@@ -1,7 +1,7 @@
 """On import, registers the package with fairseq and patches known bugs of fairseq.
 
-Everything that loads a checkpoint imports this module first, so that both happen once per process
-and before any class of fairseq is used.
+Every module that loads checkpoints imports this module first, so that both happen once per process,
+before any class of fairseq is used.
 """
 
 from typing import Any

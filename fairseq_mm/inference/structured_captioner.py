@@ -74,7 +74,7 @@ class ScoredCaption(NamedTuple):
         condition: Kind of the vector that the caption was generated from, see
             :func:`.find_conditions`.
         structure: Part-of-speech tags that the caption was generated from, separated by spaces.
-        nearest: Training sentence that is nearest to the image; None if it is not recorded here.
+        nearest: Training sentence that is nearest to the image; None if it was not computed.
     """
 
     text: str
@@ -195,7 +195,7 @@ class StructuredCaptioner(Picklable):
     )
 
     def config(self, **options: Any) -> StructuredSearch:
-        """Return the options of a search from fields of :class:`StructuredSearch` and of
+        """Build the options of a search; ``options`` are fields of :class:`StructuredSearch` and of
         :class:`.CandidateWeights`."""
         names = [x.name for x in dataclasses.fields(CandidateWeights)]
         weights = {name: options.pop(name) for name in names if name in options}
@@ -251,8 +251,8 @@ class StructuredCaptioner(Picklable):
     def _write(
         self, conditions: np.ndarray, draws: Draws, search: StructuredSearch
     ) -> list[list[tuple[int, ...]]]:
-        """Return token indices of a sentence for each of B images and each sampled pair of a vector
-        and a structure. ``conditions`` [B, C, K] are C vectors of each image."""
+        """Generate a sentence (token indices) for each of B images and each pair of a condition and
+        a structure in ``draws``. ``conditions`` [B, C, K] are C vectors of each image."""
         B, P, device = len(conditions), len(draws.structures), self.decoder.device
         tags = TagLines(draws.structures, self.tags)
         rows = [tags[pair] for pair in range(P)]

@@ -66,7 +66,7 @@ class TranscriptEncoder:
         self._known = frozenset(task.source_dictionary.symbols)
 
     def encode(self, text: Optional[str], *, tokenizer: Optional[str] = None) -> Transcript:
-        """Convert a transcript (None: "transcript not available") to the tokens of the models.
+        """Convert a transcript to the models' tokens; None means "transcript not available".
 
         ``tokenizer``, in ``TOKENIZERS``, normalises the text before it is split into subwords; by
         default as in training.
@@ -93,7 +93,7 @@ class TranscriptEncoder:
     def _with_ends(self, tokens: list[torch.Tensor]) -> Any:
         """Truncate each sequence of token indices in ``tokens``, and add start and end symbols.
 
-        The dataset class of the training does this.
+        It uses the dataset class of training for this.
         """
         # fairseq's lines end with </s>
         end = self.task.source_dictionary.eos()

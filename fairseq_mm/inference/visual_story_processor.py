@@ -109,7 +109,7 @@ class VisualStoryProcessor(Processor[ImageSequence]):
     def example(self, value: Any, **options: Any) -> Example:
         """Return the example of an image sequence, with vectors of zeros for missing images.
 
-        The option ``features_of`` has the features [R, D], or the error, of each image.
+        The option ``features_of`` maps each image to its features [R, D], or its error.
         """
         check_sequence(value)
         features_of: dict[Any, Any] = options["features_of"]

@@ -66,11 +66,11 @@ class Text:
         self.same_stem: dict[int, dict[int, list[StageMatch]]] = {}
 
     def index_words(self) -> None:
-        """Prepare lookups of the words of this text, if it is a hypothesis.
+        """Prepare lookups of the words of this text, which is a hypothesis.
 
         ``starts`` maps a word to its positions. ``exact`` maps a word's key to its matches of stage
-        0 (equal words). ``same_stem`` maps a stem to the keys of words with this stem, and each key
-        to its matches of stage 1 (equal stems).
+        0 (equal words). ``same_stem`` maps a stem to a dict from the keys of its words to their
+        matches of stage 1 (equal stems).
         """
         if not self.starts:
             for start, (word, key, stem_key) in enumerate(zip(self.words, self.keys, self.stems)):
@@ -161,8 +161,8 @@ class Aligner:
                 occurrences.setdefault(phrase, ([], length))[0].append(start)
 
     def align(self, hypothesis: Text, reference: Text) -> list[tuple[int, StageMatch]]:
-        """Return the first word of each match in the reference, ascending, and the match. Raise
-        UserError if the texts have more than ``MAX_MATCHES`` possible matches."""
+        """Return pairs (index of the first matched reference word, match), in ascending order.
+        Raise UserError if the texts have more than ``MAX_MATCHES`` possible matches."""
         matches: list[Sequence[StageMatch]]
         if hypothesis.keys == reference.keys:
             # equal texts are aligned by stage 0 only
@@ -177,7 +177,7 @@ class Aligner:
         return _search(matches, fixed)
 
     def _find_matches(self, hypothesis: Text, reference: Text) -> list[Sequence[StageMatch]]:
-        """Return the possible matches that begin at each word of the reference, in jar order."""
+        """Return the possible matches from each word of the reference on, in METEOR's order."""
         hypothesis.index_words()
         exact, same_stem, starts = hypothesis.exact, hypothesis.same_stem, hypothesis.starts
         result: list[Sequence[StageMatch]] = []
@@ -304,7 +304,7 @@ def _search(
 def _branch(
     paths: Sequence[_Path], position: int, found: Sequence[StageMatch], chunk: int, covered: int
 ) -> list[_Path]:
-    """Extend each partial alignment by each possible match at a word, and by no match."""
+    """Extend each partial alignment by each possible match at a word, and once without a match."""
     alternatives = []
     for match in found:
         start, length, reference_length, stage = match
@@ -342,7 +342,7 @@ def _advance(
     fixed: Sequence[bool],
     chunk: int,
 ) -> tuple[list[_Path], int]:
-    """Extend all partial alignments by fixed matches and by words without matches, which leave no
+    """Extend all partial alignments by fixed matches and words without matches, where there is no
     choice, up to a word with several possible matches or to ``last``."""
     # a gap ends the chunk of every alignment, a match the chunks that it does not continue
     continued = matches[position][0][0] if fixed[position] else -1

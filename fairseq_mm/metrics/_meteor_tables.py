@@ -49,7 +49,7 @@ _DETACHMENTS = (
 
 
 class Phrases(NamedTuple):
-    """Phrases in several texts that occur in the paraphrase table; the texts are concatenated."""
+    """Phrases of concatenated texts that occur in the paraphrase table."""
 
     positions: np.ndarray  # ``[N]`` index of each phrase's first word in the texts, ascending
     lengths: np.ndarray  # ``[N]`` number of words; ascending among phrases with the same first word
@@ -188,7 +188,7 @@ def _phrase_rows(phrases: Sequence[bytes], ids: defaultdict[bytes, int]) -> np.n
 
 
 def _read_entries(path: Path) -> Iterator[tuple[list[bytes], list[bytes]]]:
-    """Yield blocks of phrases and their paraphrases, since lists of all phrases would take 2 GB.
+    """Yield phrases and their paraphrases in blocks, since lists of all would take 2 GB.
 
     The file has three lines for each pair: a probability, a phrase, and the phrase's paraphrase.
     """
@@ -314,7 +314,7 @@ def cache_path() -> Path:
 
 
 def _read_cache(path: Path, identity: str) -> dict[str, np.ndarray]:
-    """Read the arrays of a cached file. Raise ValueError if they are of other tables."""
+    """Read the arrays of a cached file. Raise ValueError if they are outdated."""
     with np.load(path) as archive:
         if archive["identity"].item() != identity:
             raise ValueError("outdated")
@@ -323,8 +323,8 @@ def _read_cache(path: Path, identity: str) -> dict[str, np.ndarray]:
 
 @lru_cache(maxsize=1)
 def load_tables() -> Tables:
-    """Load METEOR's tables from the cached file, which is compiled if it is missing, outdated or
-    damaged; if it cannot be written, the next process compiles again."""
+    """Load METEOR's tables from the cached file. If it is missing, outdated or damaged, compile the
+    tables; if it cannot be written, the next process compiles them again."""
     package = import_extra("pycocoevalcap", extra="eval", purpose="METEOR")
     folder = Path(package.__path__[0], "meteor")
     jar, paraphrases = folder / "meteor-1.5.jar", folder / "data" / "paraphrase-en.gz"

@@ -55,7 +55,7 @@ _NEEDS_CONTEXT = re.compile(r"[,'`]\s+[,'`]")
 
 
 def _split(text: str) -> list[str]:
-    """Split a text at white space, after all rules that look at single characters."""
+    """Apply all rules about single characters, then split the text at white space."""
     text = f" {text} "
     for pattern, replacement in _RULES:
         text = pattern.sub(replacement, text)
@@ -156,7 +156,7 @@ _STEP_4 = frozenset(
 
 
 def _regions(word: str) -> tuple[int, int]:
-    """Return the starts of the regions R1 and R2, in which suffixes are removed."""
+    """Return the starts of the stemmer's regions R1 and R2, in which suffixes are removed."""
     prefix = next((p for p in _PREFIXES if word.startswith(p)), None)
     if prefix is None:
         match = _REGION.match(word)

@@ -86,7 +86,7 @@ def self_bleu(texts: Sequence[Sequence[str]]) -> list[float]:
     """Compute BLEU-4, 0 to 1, of each of two or more texts against all other texts.
 
     The mean is self-BLEU (Zhu et al. 2018, section 3.1). The time grows only with the number of
-    words: for each n-gram, it suffices to store the two highest counts in a text.
+    words: for each n-gram, the two highest counts in a text are enough.
     """
     counts = [ngram_counts(tokens) for tokens in texts]
     highest = [_two_highest([orders[order] for orders in counts]) for order in range(MAX_ORDER)]
@@ -110,7 +110,7 @@ def self_bleu(texts: Sequence[Sequence[str]]) -> list[float]:
 
 
 def _two_highest(counts: Sequence[dict]) -> dict[object, tuple[int, int, int]]:
-    """Return for each n-gram the text with its highest count, this and the next highest count."""
+    """Return, for each n-gram, the text with its highest count, and its two highest counts."""
     highest: dict[object, tuple[int, int, int]] = {}
     for number, ngrams in enumerate(counts):
         for ngram, count in ngrams.items():

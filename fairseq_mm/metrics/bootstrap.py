@@ -17,7 +17,7 @@ def resampled(sums: np.ndarray, statistic: Statistic, *, samples: int, seed: int
 
     Calls with equal seeds and numbers of items sample the same items, so that the scores of two
     systems are paired. ``sums`` are ``[items, statistics]``; ``statistic`` computes a corpus score
-    from their sum over a corpus.
+    from their sum over the items.
     """
     generator = np.random.default_rng(seed)
     scores = []
@@ -29,7 +29,7 @@ def resampled(sums: np.ndarray, statistic: Statistic, *, samples: int, seed: int
 
 
 def interval(figures: np.ndarray) -> tuple[float, float]:
-    """Return the 2.5 % and the 97.5 % quantile of ``figures``, scores of resampled corpora."""
+    """Return the 2.5 % and 97.5 % quantiles of ``figures``, the scores of resampled corpora."""
     low, high = np.quantile(figures, [0.025, 0.975])
     return float(low), float(high)
 

@@ -28,7 +28,7 @@ def ngram_counts(tokens: Sequence[Hashable]) -> Counts:
 
 
 class InverseDocumentFrequencies:
-    """Squared weights of n-grams: the square of log(documents) - log(documents with the n-gram)."""
+    """Squared weights of n-grams: (log(documents) - log(documents with the n-gram)) ** 2."""
 
     def __init__(self, frequencies: Mapping[Ngram, int], num_documents: int) -> None:
         # The weight of an n-gram occurs only squared. An unseen n-gram counts as seen once.
@@ -70,7 +70,7 @@ class CiderD:
         self._inverse_norms: list[Optional[list[list[float]]]] = [None] * len(self._counts)
 
     def score_item(self, hypothesis: Sequence[Hashable], index: int) -> float:
-        """Compute CIDEr-D, 0 to 10, of a tokenized hypothesis against the references with the given
+        """Compute CIDEr-D, 0 to 10, of a tokenized hypothesis against the references of the item
         ``index``; the corpus score is the mean."""
         references, inverse_norms = self._counts[index], self._inverse_norms[index]
         if inverse_norms is None:
@@ -170,7 +170,7 @@ class NearestCaption:
         self._owners, self._counts = owner_ids[by_ngram], entry_counts[by_ngram]
 
     def similarities(self, tokens: Sequence[str]) -> np.ndarray:
-        """Compute the CIDEr-D of a text against each caption as its only reference: [captions]."""
+        """Compute CIDEr-D [captions] of a text, with each caption in turn as the only reference."""
         products = np.zeros_like(self._inverse_norms)
         squares = np.zeros(MAX_ORDER)
         for ngram, count in chain(*(order.items() for order in ngram_counts(tokens))):

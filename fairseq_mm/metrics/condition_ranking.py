@@ -201,7 +201,7 @@ def candidate_ranks(
 ) -> np.ndarray:
     """Compute the ranks ``[draws, stories]`` of the stories' own albums: 1 + the number of sampled
     albums under which the story is at least as likely. A log-likelihood that is lower by at most
-    ``tie`` nats counts as equal. The arrays are those of :func:`draw_credits`.
+    ``tie`` nats counts as equal. The arrays are the same as in :func:`draw_credits`.
     """
     own, others = _gather_scores(scores, true, distractors)
     return 1 + (others >= own - tie).sum(axis=2)

@@ -44,8 +44,8 @@ class CopiedRun(NamedTuple):
 
 
 class _Ngrams(NamedTuple):
-    """Hashes of K n-grams of generated stories, sorted by hash, of the stories whose longest run so
-    far has n - 1 words."""
+    """Hashes, sorted, of the K n-grams of those generated stories whose longest shared run so far
+    has n - 1 words."""
 
     hashes: np.ndarray  # [K] uint64
     places: np.ndarray  # [K], index into the words of all stories
@@ -54,8 +54,8 @@ class _Ngrams(NamedTuple):
 
 
 class CopiedRuns:
-    """Search for the longest run of words that each generated story shares with training text, of
-    which one block at a time is in memory."""
+    """Search for the longest run of words that each generated story shares with training text. Only
+    a block of the training text is in memory at a time."""
 
     def __init__(self, stories: Sequence[Sequence[str]]) -> None:
         self._stories = [list(words) for words in stories]
@@ -84,9 +84,9 @@ class CopiedRuns:
         self.words_read = 0
 
     def read(self, lines: Iterable[str], path: str, *, block: int = BLOCK_CHARACTERS) -> None:
-        """Search training stories, one a line, words separated by white space.
+        """Search training stories, one per line, with words separated by white space.
 
-        ``path`` is the name that the results name; ``block`` characters are searched at once.
+        ``path`` is the file's name in the results; about ``block`` characters are searched at once.
         """
         self._lines_read = 0
         size = min(_FIRST_BLOCK, block)

@@ -86,7 +86,7 @@ def novel_ngram_counts(
 
 def repeated_share(sentences: Sequence[Tokens], n: int) -> Optional[float]:
     """Compute the share of a sentence's n-grams that occur in earlier sentences of the story: the
-    mean over the second and later sentences of n tokens or more; None if there is none."""
+    mean over the second and later sentences with n tokens or more; None if there are none."""
     seen: set[tuple[str, ...]] = set()
     shares = []
     for number, sentence in enumerate(sentences):

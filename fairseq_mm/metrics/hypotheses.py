@@ -64,7 +64,7 @@ class GeneratedOutput:
 
     def repeats_targets(self) -> bool:
         """Return True if every text equals its target, as with ``--score-reference``; always False
-        if the log has the value of this option, or there are fewer than ten texts."""
+        if the log records this option, or if there are fewer than ten texts."""
         if self.scores_references is not None or len(self.hypotheses) < _LEAST_REPEATED:
             return False
         # in targets fairseq prints <<unk>>, so that an unknown word equals no hypothesis
@@ -93,8 +93,8 @@ class Hypotheses:
     output: Optional[GeneratedOutput] = None
 
     def add_all(self, pairs: Iterable[tuple[str, str]], path: str) -> "Hypotheses":
-        """Add pairs of id and text. Texts of one item in a row are an n-best list; if all ids
-        return later, the file ``path`` joins several runs."""
+        """Add pairs (id, text). Neighbouring texts of one item are an n-best list; if all ids occur
+        again later, the file ``path`` consists of several runs."""
         last, returned = None, set()
         for key, text in pairs:
             if key in self.texts:
@@ -240,8 +240,8 @@ def _read_generated(
 
 
 def _begin_with_ids(path: str, lines: Sequence[str], item_ids: Sequence[str]) -> bool:
-    """Return True if all lines have a tab, and one begins with an id, or with a path that ends with
-    an id. If more than half of the lines begin so, but one has no tab, the file was cut short."""
+    """Return True if all lines have a tab, and one begins with an id or a path that ends with an
+    id. Raise UserError if most lines begin so, but one has no tab: the file was cut short."""
     known = set(item_ids)
     keys = [line.split("\t")[0] for line in lines if "\t" in line]
     count = sum(key in known or PurePosixPath(key).name in known for key in keys)
@@ -279,8 +279,8 @@ def _read_plain(
 
 
 def read_settings(log: str, names: Iterable[str] = _DECODING) -> dict[str, object]:
-    """Read the settings ``names`` from fairseq-generate's log, which lists all settings in a line;
-    settings that are not in the line are left out."""
+    """Read the settings ``names`` from the line of fairseq-generate's log that lists all settings;
+    leave out settings that are not in the line."""
     settings: dict[str, object] = {}
     for name in names:
         value = re.search(rf"(?:'{name}': |\b{name}=)('[^']*'|[^\s,{{}}()]+)", log)
@@ -294,8 +294,8 @@ def read_settings(log: str, names: Iterable[str] = _DECODING) -> dict[str, objec
 
 
 def decoding_settings(path: str) -> dict[str, object]:
-    """Read the decoding settings of generated texts, by name, from the log at the head of
-    fairseq-generate's output or the field ``options`` of JSONL; empty if there are none."""
+    """Read the decoding settings of generated texts from the log in fairseq-generate's output or
+    from the field ``options`` of JSONL; return an empty dict if there are none."""
     with open(path, encoding="utf-8", errors="replace") as file:
         head = file.read(_LOG_CHARACTERS)
     if not head.lstrip().startswith("{"):

@@ -79,7 +79,7 @@ def _count(
 
 
 def _score(counts: _Counts, parameters: _Parameters) -> float:
-    """Compute METEOR from the counts of a pair of texts or of a corpus."""
+    """Compute METEOR from the counts of a pair of texts, or from the summed counts of a corpus."""
     alpha, beta, gamma, delta, stages = parameters
     by_stage = [counts[i : i + len(STAGES)] for i in range(4, len(counts) - 1, len(STAGES))]
     shares = []
@@ -112,7 +112,7 @@ def _tokenize(text: str, normalize: bool) -> list[str]:
 
 
 def _batches(sizes: Sequence[int]) -> Iterator[range]:
-    """Yield ranges of texts whose sizes sum to at most ``_CHARACTERS_AT_ONCE``, or single texts."""
+    """Yield ranges of texts with at most ``_CHARACTERS_AT_ONCE`` in sum, or one longer text."""
     start = total = 0
     for index, size in enumerate(sizes):
         if index > start and total + size > _CHARACTERS_AT_ONCE:
@@ -129,9 +129,9 @@ def _best_counts(
     tasks: Sequence[str],
     normalize: bool,
 ) -> Iterator[list[tuple[float, _Counts]]]:
-    """Yield, for each hypothesis, a pair of score and counts for each task.
+    """Yield, for each hypothesis, one pair (score, counts) per task.
 
-    The pair is for the reference with the highest score. All tasks have the same alignment.
+    The pair belongs to the best-scoring reference. All tasks share the alignments.
     """
     aligner = Aligner(load_tables())
     sizes = [sum(map(len, (text, *texts))) for text, texts in zip(hypotheses, references)]
@@ -193,9 +193,9 @@ def meteor_sums(
 
 
 def score_sums(task: str, sums: np.ndarray) -> float:
-    """Compute METEOR of a corpus from the sums ``[21]`` of its texts' counts.
+    """Compute METEOR of a corpus from the sums ``[21]`` of the counts of :func:`meteor_sums`.
 
-    The parameters are those of a task of the METEOR jar, such as ``hter``.
+    ``task`` selects the parameters, by the name of a task of the METEOR jar, such as ``hter``.
     """
     return _score(sums.tolist(), _PARAMETERS[task])
 

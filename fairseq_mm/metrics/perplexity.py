@@ -28,7 +28,8 @@ class LogProbability(NamedTuple):
 
 
 def mean_sentence_perplexity(texts: Iterable[LogProbability]) -> float:
-    """Compute the mean of the texts' perplexities (equation 5): every text has the same weight."""
+    """Compute the mean of the texts' perplexities (equation 5), in which texts have equal
+    weight."""
     values = [2 ** (-text.log2_sum / text.num_tokens) for text in texts]
     return sum(values) / len(values)
 

@@ -26,7 +26,7 @@ class TrueRanks:
 
     @property
     def first(self) -> np.ndarray:
-        """Return the rank of the best true candidate of each query, ``[queries]``."""
+        """Return the rank of each query's best true candidate, ``[queries]``."""
         starts = np.searchsorted(self.query, np.arange(len(self.num_candidates)))
         return self.rank[starts]
 
@@ -144,8 +144,8 @@ def chance_summary(num_true: np.ndarray, num_candidates: np.ndarray) -> RankSumm
 
 
 def median_rank(first: np.ndarray) -> int:
-    """Compute the usual Med r, ``floor(median of ranks from 0) + 1``, of the ranks ``[queries]`` of
-    each query's first true candidate."""
+    """Compute the median rank as most papers do, ``floor(median of ranks from 0) + 1``, from the
+    ranks ``[queries]`` of each query's first true candidate."""
     return int(np.floor(np.median(first)))
 
 

@@ -1,4 +1,4 @@
-"""Builds the card of a result: a dict of facts that show how a score was computed."""
+"""Builds the result card: a dict of facts that show how a score was computed."""
 
 import os
 import platform
@@ -33,11 +33,11 @@ def file_hash(path: str) -> dict[str, object]:
 def result_card(
     files: Mapping[str, Optional[str]], generated: Optional[str] = None
 ) -> dict[str, object]:
-    """Return, as a dict, command line, versions, hashes of files and decoding settings of a result.
+    """Return a dict with command line, versions, hashes of files and decoding settings.
 
     Args:
         files: Role of a file, such as ``references`` -> its path; None for an unused role.
-        generated: Path of the generated texts, whose head may name decoding settings, checkpoints
+        generated: Path of the generated texts, which may begin with decoding settings, checkpoints
             and feature stores.
     """
     versions = {"python": platform.python_version()}

@@ -57,8 +57,8 @@ def read_rewards(text: str) -> dict[str, float]:
 
 
 class Rewards:
-    """Weighted sum of metrics (``weights``, see :func:`read_rewards`) as a reward of sampled texts;
-    ``cider`` needs the weights of n-grams, ``frequencies``."""
+    """Reward of sampled texts: a weighted sum of metrics (``weights``, see :func:`read_rewards`).
+    The metric ``cider`` needs ``frequencies``, the weights of n-grams."""
 
     def __init__(
         self, weights: Mapping[str, float], frequencies: Optional[InverseDocumentFrequencies]

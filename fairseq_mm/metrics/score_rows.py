@@ -53,7 +53,7 @@ def format_figure(name: str, value: Optional[float], *, decimals: int = 5) -> st
 
 @dataclass
 class Row:
-    """One score, a line of the score table, or the reason why the score is missing.
+    """Line of the score table: one score, or the reason why it is missing.
 
     An item is one scored text with its references, such as the caption of an image."""
 

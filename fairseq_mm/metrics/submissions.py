@@ -21,7 +21,7 @@ _IMAGE = re.compile(r"(?:COCO_[a-z]+\d{4}_)?(\d{1,12})(?:\.jpg)?", re.ASCII)
 
 def coco_image_ids(names: Iterable[str]) -> dict[str, int]:
     """Return the COCO image number of each name, which is a file name such as
-    ``COCO_val2014_000000391895.jpg`` or the number as text; each image may come once."""
+    ``COCO_val2014_000000391895.jpg`` or the number as text; no image may occur twice."""
     ids: dict[int, str] = {}
     for name in names:
         match = _IMAGE.fullmatch(PurePath(name).name)
@@ -36,8 +36,8 @@ def coco_image_ids(names: Iterable[str]) -> dict[str, int]:
 
 
 def coco_results(captions: Mapping[str, str], repeated: Iterable[str] = ()) -> str:
-    """Return the content of COCO's results file; ``captions`` are the captions by image name,
-    ``repeated`` the images that have several."""
+    """Return the content of COCO's results file; ``captions`` maps image names to captions, and
+    ``repeated`` has the images with several captions."""
     ids = coco_image_ids([*captions, *repeated])
     entries = [{"image_id": ids[name], "caption": text} for name, text in captions.items()]
     return json.dumps(entries, ensure_ascii=False) + "\n"

@@ -297,8 +297,8 @@ def _beside_people(
     sign: str,
     reason: str,
 ) -> Row:
-    """Build the row of a mean whose note has the mean of people's texts; ``reason`` is the note if
-    there is no value."""
+    """Build the table line of a mean, with the mean over texts that people wrote as a note;
+    ``reason`` is the note if there is no value."""
     row = mean_row(name, values, sign, reason)
     if row.value is not None:
         written = [value for value in people if value is not None]

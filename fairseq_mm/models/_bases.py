@@ -1,5 +1,5 @@
-"""Defines base classes of encoders, decoders and models, with the methods that fairseq requires,
-and the pooling of image features, which the encoders share."""
+"""Defines base classes of encoders, decoders and models with the methods that fairseq requires, and
+the pooling of image features that encoders share."""
 
 from collections.abc import Mapping
 from typing import Any, Optional
@@ -54,7 +54,7 @@ class BatchFirstEncoder(FairseqEncoder):
 
 
 class IncrementalDecoder(FairseqIncrementalDecoder):
-    """Base of decoders that search their modules for states to reorder only once.
+    """Base of decoders that search only once for the modules whose states must be reordered.
 
     fairseq asks every module of a decoder at every step whether it has a state. On a CPU this took
     a tenth of a decoding step of T5 with narrow layers.
@@ -100,7 +100,7 @@ class FeatureDecoder(IncrementalDecoder):
         """Compute logits [B, T, V] over V words, or [B, 1, V] when decoding incrementally.
 
         With ``features_only``, the inputs of the output layer are returned instead. The second
-        result is the same as in ``extract_features``.
+        result is that of ``extract_features``.
         """
         features, extra = self.extract_features(prev_output_tokens, encoder_out, incremental_state)
         return features if features_only else self.output_layer(features), extra
@@ -125,7 +125,7 @@ _SHOWN = 2  # number of PyTorch's differences that the message quotes
 
 
 class LoadStateDictMixin:
-    """Mixin for models whose ``load_state_dict`` explains in one line why weights do not fit.
+    """Mixin with a ``load_state_dict`` whose error explains in one line why weights do not fit.
 
     It must precede fairseq's class in the model's list of base classes.
     """
@@ -195,7 +195,7 @@ class TextModel(EncoderDecoderModel):
 
 
 def check_one_dictionary(task: Any) -> None:
-    """Check that source and target of a task have one dictionary, whose embeddings they share."""
+    """Check that source and target of a task share one dictionary, since they share embeddings."""
     if task.source_dictionary != task.target_dictionary:
         raise UserError(
             f"source and target must have one dictionary, but have two, of "
@@ -225,7 +225,7 @@ def masked_mean(features: Tensor, padding_mask: Tensor) -> Tensor:
 
 
 def check_has_regions(task: Any, option: str) -> None:
-    """Refuse an option that relates the regions of images if the task's store has one an image."""
+    """Raise UserError if ``option`` needs regions, but the task has one vector per image."""
     # a task that is built from a checkpoint has no store
     features = getattr(task, "features", None)
     if features is not None and all(features.count_rows(key) == 1 for key in features.ids):
@@ -236,7 +236,7 @@ def check_has_regions(task: Any, option: str) -> None:
 
 
 def check_regions(features: Tensor, reads_grid: Optional[bool]) -> None:
-    """Refuse features [B, N, D] that are no grid, or a grid; any do if ``reads_grid`` is None."""
+    """Raise UserError unless N > 1 for features [B, N, D] equals ``reads_grid`` (None: any N)."""
     count = features.size(1)
     if reads_grid is not None and reads_grid != (count > 1):
         trained, remedy = ("a grid", "with") if reads_grid else ("one region", "without")

@@ -125,7 +125,7 @@ class StoryDecoder(IncrementalDecoder):
     """Decoder of stories and language models: the layers of ``trunk`` and an output layer.
 
     Without ``masks_padding``, padding of the prompt is attended to, as in fairseq's
-    ``fconv_self_att``. ``can_join`` says that the search may add further examples to a batch during
+    ``fconv_self_att``. If ``can_join`` is True, the search may add examples to a batch during
     decoding, by :meth:`join_incremental_state`; shorter texts in ``prev_output_tokens`` are then
     left-padded.
     """
@@ -188,7 +188,7 @@ class StoryDecoder(IncrementalDecoder):
             state.reorder(new_order)
 
     def join_incremental_state(self, incremental_state: dict, joining: dict) -> None:
-        """Append the examples of the state ``joining``; their texts may be longer or shorter."""
+        """Append the examples of the state ``joining``, whose texts may have other lengths."""
         states = self.get_incremental_state(incremental_state, STATE) or ()
         others = self.get_incremental_state(joining, STATE) or ()
         for state, other in zip(states, others):

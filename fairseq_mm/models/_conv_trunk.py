@@ -1,4 +1,4 @@
-"""The trunk: the convolutional decoder of stories without its output layer.
+"""Defines the trunk: the convolutional decoder of stories without its output layer.
 
 It maps words to hidden states (Fan et al. 2018, sections 3.2 and 3.3). A layer is a causal
 convolution with a gated linear unit, attention to the prompt (the source), and self-attention to

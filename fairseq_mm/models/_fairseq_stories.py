@@ -71,7 +71,7 @@ class Recipe(NamedTuple):
     kind: str = "same"
 
     def source_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
-        """Return the shape of each fairseq tensor, so that the result has ``shape``."""
+        """Return the shape that each fairseq tensor must have for a result of ``shape``."""
         if self.kind == "convolution":
             return shape[::-1]
         if self.kind == "concatenated":
@@ -126,8 +126,8 @@ def convert_weights(
     """Convert the weights, or gradients, of fairseq's ``FConvModelSelfAtt`` to ``model``'s.
 
     Without ``projects_input`` (``--project-input False``), fairseq's model has projections of
-    queries, keys and values that it does not use; they become identities. ``frozen_projects_input``
-    is the same for the frozen part of a fusion model.
+    queries, keys and values that it does not use; here they become identities.
+    ``frozen_projects_input`` is this option of a fusion's frozen model.
     """
     # PyTorch 2 saves weight-normalised tensors under other names if the model uses the new
     # parametrization.
@@ -224,7 +224,7 @@ def _self_attention_recipe(
 def _reason_to_leave_out(
     name: str, projects_input: bool, frozen_projects_input: bool, weights: Mapping[str, Tensor]
 ) -> str:
-    """Return the reason why ``conv_story`` does not need a tensor; '' if it does."""
+    """Return the reason why ``conv_story`` does not need a tensor; '' if the tensor is needed."""
     # Buffers and caches of fairseq that hold no weights.
     if name.endswith(("_linearized_weight", "decoder.version", "._float_tensor")):
         return "no weight"

@@ -19,7 +19,7 @@ FROZEN = "frozen_"
 
 
 class FusionEncoder(BatchFirstEncoder):
-    """Pair of encoders: one of the model in training (``trained``), one of the frozen model."""
+    """Pair of encoders: of the model in training (``trained``), and of the ``frozen`` model."""
 
     def __init__(self, trained: ConvEncoder, frozen: ConvEncoder) -> None:
         super().__init__(trained.dictionary)
@@ -27,9 +27,7 @@ class FusionEncoder(BatchFirstEncoder):
         self.frozen = frozen
 
     def forward(self, src_tokens: Tensor, src_lengths: Optional[Tensor] = None) -> EncoderOut:
-        """Run both encoders on prompts [B, S]; the names of the frozen one's entries begin with
-        ``frozen_``.
-        """
+        """Run both encoders on prompts [B, S]; the frozen encoder's keys begin with ``frozen_``."""
         out = self.trained(src_tokens, src_lengths)
         with torch.no_grad():
             frozen = self.frozen(src_tokens, src_lengths)

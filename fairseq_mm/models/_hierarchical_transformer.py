@@ -115,8 +115,8 @@ class HierarchicalTransformerConfig(FairseqDataclass):
 
 
 class HierarchicalTransformerEncoder(TwoSourceEncoder):
-    """Encoder with a transformer over the words, and ``video``, a :class:`VideoLayers` or
-    :class:`FusedVideo`.
+    """Encoder with a transformer over the words, and a module ``video`` for the frames:
+    :class:`VideoLayers` or :class:`FusedVideo`.
     """
 
     def __init__(self, dictionary: Any, cfg: Any, video: nn.Module) -> None:

@@ -48,7 +48,7 @@ class MaskedBatchNorm(nn.Module):
                 setattr(self, name, getattr(self, name).float())
 
     def forward(self, x: Tensor, valid_mask: Tensor) -> Tensor:
-        """Normalise x [..., D]; ``valid_mask`` [...] is False at padding, which is undefined."""
+        """Normalise x [..., D]; outputs are undefined where ``valid_mask`` [...] is False."""
         self._keep_float32()  # fairscale's sharding casts buffers without calling _apply
         mean, variance = self.running_mean, self.running_var
         values = x.float()
@@ -179,7 +179,7 @@ class ImageVectors(nn.Module):
         return grids.masked_fill(is_padding.unsqueeze(-1), 0), is_padding.all(dim=2)
 
     def forward(self, features: Tensor, padding_mask: Tensor) -> tuple[Tensor, Tensor]:
-        """Compute image vectors [B, 5, output_dim], zero for missing images, and the mask of
+        """Compute image vectors [B, 5, output_dim], zero for missing images, and a mask [B, 5], see
         :meth:`grids`.
         """
         grids, image_padding_mask = self.grids(features, padding_mask)

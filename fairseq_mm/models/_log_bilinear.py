@@ -73,7 +73,7 @@ class ContentProjection(nn.Module):
 
 
 class ContentEncoder(BatchFirstEncoder):
-    """Encoder whose condition, the vector that changes predictions, is the image's projected
+    """Encoder whose output, the condition that changes predictions, is the projected image
     features.
 
     The output is a dict with ``condition``, a list of one tensor [B, P, X] for the positions 0 to P
@@ -127,7 +127,7 @@ class LogBilinearDecoder(FeatureDecoder):
         raise NotImplementedError
 
     def apply_condition(self, written: Tensor, condition: Tensor) -> Tensor:
-        """Change predictions [B, T, row_dim] by conditions [B, T or 1, row_dim]."""
+        """Combine predictions [B, T, row_dim] with conditions [B, T or 1, row_dim]."""
         raise NotImplementedError
 
     def make_generation_fast_(self, retain_dropout: bool = False, **unused: Any) -> None:

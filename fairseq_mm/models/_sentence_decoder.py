@@ -153,7 +153,7 @@ class SentenceDecoder(FeatureDecoder):
 
     Args:
         separator: Index of the token that separates sentences.
-        sees_all_images: True if words attend to all images; False if only to their sentence's.
+        sees_all_images: True if words attend to all images; False for only the sentence's.
         encodes_sentence: True to add an encoding of the sentence's index to each word.
     """
 
@@ -240,7 +240,7 @@ class SentenceDecoder(FeatureDecoder):
         """Compute the sinusoidal encodings [..., D] float32 of words at ``positions`` in
         ``sentences``.
 
-        Both are [...], counted from 0; the sentence is encoded only with ``encodes_sentence``.
+        Both are [...] indices from 0; ``sentences`` are encoded only with ``encodes_sentence``.
         """
         dim = self.embedding.embedding_dim
         encoding = sinusoids(positions, dim)

@@ -51,7 +51,7 @@ def reorder_items(encoder_out: EncoderOut, new_order: Tensor, num_items: int) ->
 
 
 def get_rate(dropout: Any) -> float:
-    """Return the current rate of a dropout module; in evaluation 0 without ``--retain-dropout``."""
+    """Return a dropout module's current rate: in evaluation 0, except with ``--retain-dropout``."""
     return dropout.p if dropout.training or dropout.apply_during_inference else 0.0
 
 
@@ -97,7 +97,7 @@ class SharedMemory:
         """Change the order of the rows (beams): the new row i continues the old row
         ``new_order[i]``.
 
-        Returns for each item that is stored now its index before the call; None if none changed.
+        Returns the previous index of each item that is still stored; None if no index has changed.
         """
         # A row belongs to item row // size, because the rows of an item are neighbours.
         return self._assign(torch.div(new_order, self.size, rounding_mode="floor"))
@@ -189,7 +189,7 @@ class _EncoderLayer(TransformerEncoderLayerBase):
 
 
 def let_layers_use_packed_weights(encoder: TransformerEncoder) -> None:
-    """Replace the class of the plain layers of fairseq's encoder; their state stays the same."""
+    """Replace the class of the plain layers of fairseq's encoder, but keep their weights."""
     for layer in encoder.layers:
         is_plain = type(layer) in (TransformerEncoderLayer, TransformerEncoderLayerBase)
         # attributes of some versions of fairseq
@@ -477,7 +477,7 @@ def _is_plain(module: nn.Module, values: dict[str, Any]) -> bool:
 def share_beams(model: nn.Module) -> None:
     """Let fairseq's BART generate with the decoding steps of VG-BART, see :class:`VgBartDecoder`.
 
-    Texts and scores stay the same. A BART with options that VG-BART lacks does not change. The
+    Texts and scores stay the same. A BART with options that VG-BART lacks is left unchanged. The
     model must be in evaluation mode and is not trained afterwards.
     """
     encoder: Any = model.encoder

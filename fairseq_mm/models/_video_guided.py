@@ -82,7 +82,7 @@ def mark_added(module: nn.Module) -> None:
 def add_missing_weights(model: nn.Module, weights: dict[str, Tensor]) -> bool:
     """Add the parameters of the video fusion to the weights of a text-only backbone, in place.
 
-    They keep their initial values in ``model``. Returns False for weights that have them.
+    They get their initial values in ``model``. Returns False if ``weights`` has them already.
     """
     added = {
         name: parameter.detach()

@@ -95,7 +95,7 @@ class TwoSourceDecoder(FeatureDecoder):
         raise NotImplementedError
 
     def project_source(self, encoder_out: EncoderOut, *, has_beams: bool) -> Any:
-        """Project the encoder's output for attention; with ``has_beams`` once for each example."""
+        """Project the encoder's output for attention; with ``has_beams``, only once per example."""
         sources, _ = get_sources(encoder_out)
         # in training, unique() would make a GPU wait
         items = encoder_out["item"][0] if has_beams else None

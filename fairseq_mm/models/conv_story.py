@@ -147,7 +147,7 @@ _LAYERS = "a list of (channels, width), such as '[(512, 4)] * 4 + [(768, 4)] * 2
 
 
 def parse_layers(text: str, option: str) -> list[tuple[int, int]]:
-    """Parse the value of an option as a list of layers, pairs ``(channels, kernel width)``."""
+    """Parse an option's value as a list of layers: pairs ``(channels, kernel width)``."""
 
     # type() and not isinstance(), because True is an int. The bound refuses sizes that would
     # exhaust the memory.
@@ -160,7 +160,7 @@ def parse_layers(text: str, option: str) -> list[tuple[int, int]]:
 
 
 def parse_flags(text: str, option: str, num_layers: int) -> list[bool]:
-    """Parse True, False or a list of flags, the value of an option, as one flag per layer."""
+    """Parse an option's value, True, False or a list of flags, as one flag per layer."""
     flags = _parse(
         str(text),
         option,
@@ -213,7 +213,7 @@ class StoryParts(NamedTuple):
 
 
 def build_parts(options: Any, source_dictionary: Any, target_dictionary: Any) -> StoryParts:
-    """Build encoder and trunk from ``options``, an object with the attributes ``PART_OPTIONS``."""
+    """Build encoder and trunk from an object with the options ``PART_OPTIONS`` as attributes."""
     if options.encoder_embed_dim != options.decoder_embed_dim:
         raise UserError(
             f"--encoder-embed-dim ({options.encoder_embed_dim}) and --decoder-embed-dim "
@@ -257,7 +257,7 @@ def build_trunk(options: Any, dictionary: Any, *, has_source: bool = True) -> Co
 
 
 class FrozenOptions(nn.Module):
-    """Module that saves the options of a fusion's frozen model in the state dict."""
+    """Module that saves the options of a fusion model's frozen part in the state dict."""
 
     def __init__(self, options: dict[str, Any]) -> None:
         super().__init__()

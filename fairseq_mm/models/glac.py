@@ -261,7 +261,7 @@ class GlacDecoder(FeatureDecoder):
 def copies_with_noise(
     matrix: Tensor, copies: int, noise: float, generator: Optional[torch.Generator] = None
 ) -> Tensor:
-    """Stack copies of a matrix [N, D], with noise whose sum over the copies is zero.
+    """Stack copies of a matrix [N, D], each with noise; the noise sums to zero over the copies.
 
     The noise's standard deviation is ``noise`` times the standard deviation of the matrix's
     entries.

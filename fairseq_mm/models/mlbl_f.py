@@ -57,7 +57,7 @@ class MlblFConfig(ContentConfig):
 
 @register_model("mlbl_f", dataclass=MlblFConfig)
 class MlblFModel(EncoderDecoderModel):
-    """Language model whose word vectors depend on a feature vector, such as an image's vector."""
+    """Language model whose word vectors depend on a feature vector, such as an image's."""
 
     @classmethod
     def build_model(cls, cfg: MlblFConfig, task: Any) -> "MlblFModel":

@@ -141,7 +141,7 @@ class ScNlmEncoder(BatchFirstEncoder):
 
 @register_model("sc_nlm", dataclass=ScNlmConfig)
 class ScNlmModel(EncoderDecoderModel):
-    """Language model that reads the last words, the tags of the next words and a feature vector."""
+    """Language model that reads the last words, tags of the next words, and a feature vector."""
 
     # The task adds tags to the batches of models with this attribute.
     reads_structure = True

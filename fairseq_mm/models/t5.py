@@ -254,7 +254,7 @@ class T5Encoder(FairseqEncoder):
         return x
 
     def fuse_output(self, x: Tensor, video: Any) -> Tensor:
-        """Do the same to the output x [B, S, D] of the final norm."""
+        """Return the output x [B, S, D] of the final norm unchanged; VG-T5 overrides this, too."""
         return x
 
     def reorder_encoder_out(self, encoder_out: EncoderOut, new_order: Tensor) -> EncoderOut:

@@ -168,9 +168,7 @@ class TranstoryXLDecoder(FeatureDecoder):
         return self.dropout(self.embedding_proj(self.embedding(tokens)) * width**0.5)
 
     def first_memory(self, image: Tensor, device: Any) -> SegmentMemory:
-        """Build the memory of the first sentence of each story from the vectors [B, F] of its
-        image.
-        """
+        """Build the memory for the first sentence of each story from its image vectors [B, F]."""
         # The memory of the first sentence is zero, so equation 12 leaves image and bias: equal
         # slots, stored once.
         fused = self.picture_fusion(image) + self.memory_fusion.bias
@@ -486,7 +484,7 @@ def _packed(x: Tensor, places: Optional[Tensor]) -> Tensor:
 
 
 def _padded(x: Tensor, places: Optional[Tensor], shape: tuple[int, int]) -> Tensor:
-    """Undo :func:`_packed`, with zeros at the other indices."""
+    """Undo :func:`_packed`; indices that are not in ``places`` get zeros."""
     if places is not None:
         x = x.new_zeros(shape[0] * shape[1], x.size(-1)).index_copy(0, places, x)
     return x.view(*shape, -1)

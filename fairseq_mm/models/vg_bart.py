@@ -175,7 +175,7 @@ class VgBartModel(LoadStateDictMixin, BARTModel):
         # examples.
 
     def upgrade_state_dict_named(self, state_dict: dict[str, Tensor], name: str) -> None:
-        """Convert weights of a text-only BART, or of stock fairseq, so that they fit this model."""
+        """Convert weights of a text-only BART, or from fairseq's own code, to this model's."""
         own, key = self.state_dict(), "encoder.embed_tokens.weight"
         num_words, expected = len(state_dict.get(key, ())), len(own[key])
         # fairseq's own BART task appends <mask> to the dictionary; BARTModel drops its row.

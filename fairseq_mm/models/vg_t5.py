@@ -244,7 +244,7 @@ class VgT5Model(T5Model):
 
 
 def _completed(cfg: Any) -> Any:
-    """Return the options with values for ``fusion_heads`` and ``fusion_encoder_layers``."""
+    """Fill in the defaults of ``fusion_heads`` and ``fusion_encoder_layers`` in a copy."""
     completed = complete_video_guided(VgT5Config, cfg)
     if cfg.fusion_encoder_layers is None:
         last = range(max(1, cfg.encoder_layers - 1), cfg.encoder_layers + 1)

@@ -54,7 +54,7 @@ def attend(
     """Return the means [..., T, head_dim] of ``value`` [..., S, head_dim], weighted by attention.
 
     See :func:`attention_weights`. Keys and values in half precision may belong to a query in
-    float32; the result has the dtype of the query. Callers pass a ``dropout`` of 0 in evaluation.
+    float32; the result has the dtype of the query. Pass a ``dropout`` of 0 in evaluation.
     """
     if key.dtype != query.dtype:
         weights = F.dropout(attention_weights(query, key, attention_mask), dropout)

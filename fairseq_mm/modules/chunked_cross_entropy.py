@@ -44,7 +44,7 @@ def _ranges(total: int, size: int) -> Iterator[tuple[int, int]]:
 
 
 class _Problem:
-    """Inputs of the loss without the ignored rows (tokens), in the dtype of the matrix products."""
+    """Inputs of the loss, without ignored rows (tokens), in the dtype of the matrix products."""
 
     def __init__(
         self,
@@ -74,7 +74,7 @@ class _Problem:
     ) -> Tensor:
         """Compute the logits [rows, end - start] of the vocabulary entries from ``start`` on.
 
-        They are rounded as by ``F.linear``, and written to ``out`` if it is not None.
+        The logits are rounded as by ``F.linear``, and written to ``out`` if it is not None.
         """
         weight = self.weight[start:end].t()
         if self.bias is None:
@@ -102,7 +102,7 @@ class _Problem:
         return (1 - self.smoothing) * nll + self.smoothing * uniform, nll
 
     def spread(self, grad_features: Tensor, like: Tensor) -> Tensor:
-        """Return gradients with the shape and dtype of ``like``; ignored rows get zeros."""
+        """Return ``grad_features`` with the shape and dtype of ``like``; ignored rows get zeros."""
         if self.rows is None:
             return grad_features.to(like.dtype)
         spread = like.new_zeros(like.shape)
@@ -123,7 +123,7 @@ def _find_rows(valid_mask: Tensor, num_valid: Optional[int]) -> Optional[Tensor]
 
 
 def _target_in(target: Tensor, start: int, end: int) -> tuple[Tensor, Tensor]:
-    """Return the column [R, 1] of each row's target in a tile, and a mask [R, 1]."""
+    """Return each row's target column [R, 1] in a tile, and a mask [R, 1], True if it is there."""
     column = (target - start).unsqueeze(1)
     inside = (column >= 0) & (column < end - start)
     return column.clamp(0, end - start - 1), inside
@@ -202,8 +202,8 @@ class _Chunk:
     def add_weight_gradient(
         self, grad_weight: Optional[Tensor], grad_bias: Optional[Tensor], *, beta: int
     ) -> None:
-        """Add this chunk's gradients to ``grad_weight`` [V, E] and ``grad_bias`` [V]; overwrite
-        with beta 0.
+        """Add this chunk's gradients to ``beta`` times ``grad_weight`` [V, E] and ``grad_bias``
+        [V].
 
         The term ``-s / V`` of label smoothing is left out, because :class:`_InForward` adds it for
         all chunks at once.
@@ -304,7 +304,7 @@ def _compute_loss(problem: _Problem, chunk_bytes: int) -> tuple[Tensor, Tensor, 
 
 
 def _refuse_double_backward() -> None:
-    """Raise RuntimeError if the backward pass was started with ``create_graph``."""
+    """Raise RuntimeError if the backward pass runs with ``create_graph=True``."""
     # PyTorch's own check, once_differentiable, misses this: it treats the gradients as constants if
     # the incoming gradient needs no gradient, as the gradient of a loss.
     if torch.is_grad_enabled():

@@ -14,7 +14,7 @@ FIRST_CAPACITY = 16
 
 
 def keeps_all(order: Tensor, count: int) -> bool:
-    """Return True if ``order``, indices of rows to select, is 0, 1, ..., ``count - 1``."""
+    """Return True if ``order``, the rows to select, is 0, 1, ..., ``count - 1``: no change."""
     # True at most steps of a search with one beam, where copying a cache would take a good part of
     # the time of the step.
     return len(order) == count and torch.equal(order, torch.arange(count, device=order.device))
@@ -148,7 +148,7 @@ class SentenceCache:
         return self.parts[0].size(-2)
 
     def reserve(self, positions: Tensor) -> None:
-        """Double the capacity until every row has room for an entry at ``positions`` [B]."""
+        """Double the capacity until each row has room for an entry at its ``positions`` [B]."""
         needed = int(positions.max()) + 1
         self._num_used = needed
         while self.capacity < needed:
@@ -173,7 +173,7 @@ class SentenceCache:
         return (places <= positions.unsqueeze(1))[:, None, None]
 
     def begin_memory(self, rows: Tensor) -> None:
-        """Note that the caller has written other entries to the memory of the rows ``rows`` [r]."""
+        """Tell the cache that the caller has written new memory entries for ``rows`` [r]."""
         last = self._num_memories + len(rows)
         self._memories[rows] = torch.arange(self._num_memories, last, device=rows.device)
         self._num_memories = last
@@ -309,7 +309,8 @@ class BeamCache:
         return bias[..., : self.length * self._bias.size(2)]
 
     def _copy_to_rows(self, of_rows: Tensor) -> None:
-        """Copy keys and values so that each row, of item ``of_rows`` [R], stores its own tokens."""
+        """Copy keys and values so that each row stores its tokens; ``of_rows`` [R] are its
+        items."""
         layers, _, heads, capacity, _, head_dim = self._entries.shape
         length = self.length
         entries = self._entries.index_select(1, of_rows)[:, :, :, :length]

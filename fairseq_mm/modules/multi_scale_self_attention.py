@@ -91,7 +91,7 @@ def _past_bias(
 
 
 class RowTimes:
-    """Numbers of earlier steps [B] of rows that entered the batch at different steps."""
+    """Numbers of earlier steps [B], for rows that have joined the batch at different steps."""
 
     def __init__(self, times: Tensor) -> None:
         self.times = times

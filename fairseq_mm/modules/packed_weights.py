@@ -35,7 +35,7 @@ _SMALLEST_SCALE = 1e-30
 
 
 class _Packed:
-    """Copy of a linear map's weight in oneDNN's layout, made at the first product."""
+    """Copy of a linear map's weight in oneDNN's layout, which is created at the first product."""
 
     def __init__(self, weight: Tensor, dtype: str) -> None:
         key = id(weight)
@@ -180,11 +180,11 @@ def _multiplies_bfloat16() -> bool:
 
 
 def shrink_cached(x: Tensor, weight: Tensor) -> Tensor:
-    """Return keys or values x in the type in which a decoder keeps them.
+    """Convert keys or values x to the dtype in which a decoder caches them.
 
     It is bfloat16 if their matrix ``weight`` is packed in bfloat16 or int8, and the processor has
-    instructions for bfloat16. Attention to keys and values in float32 took 31 % of the time of BART
-    in int8, and in bfloat16 half as long.
+    instructions for bfloat16. In BART in int8, attention to float32 keys and values took 31 % of
+    the time, and bfloat16 halves this.
     """
     packed = _registry.get(id(weight))
     if (

@@ -71,7 +71,7 @@ def sentence_positions(tokens: Tensor, separator: int) -> tuple[Tensor, Tensor]:
 def next_positions(
     places: Optional[tuple[Tensor, Tensor]], tokens: Tensor, separator: int
 ) -> tuple[Tensor, Tensor]:
-    """Compute :func:`sentence_positions` for new tokens [B]; ``places`` is None at first."""
+    """Compute :func:`sentence_positions` of new tokens [B] from ``places`` of the last ones."""
     if places is None:
         return torch.zeros_like(tokens), torch.zeros_like(tokens)
     sentences, positions = places

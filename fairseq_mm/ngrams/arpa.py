@@ -65,7 +65,7 @@ class _Section:
     """The n-grams of one order that have been read from an ARPA file so far, G in number.
 
     ``words`` [G * order] has the word indices of the n-grams, one n-gram after the other.
-    ``log_probs`` [G] and ``backoffs`` [G] are the values in its line; a missing backoff is 0.
+    ``log_probs`` [G] and ``backoffs`` [G] are the numbers in their lines; a missing backoff is 0.
     """
 
     def __init__(self, order: int, indices: dict[bytes, int]) -> None:
@@ -133,7 +133,7 @@ def _read(file: Iterable[bytes]) -> NgramModel:
 
 
 def _build_table(section: _Section, tables: list[NgramTable]) -> NgramTable:
-    """Build the table of the n-grams of one order; ``tables`` are those of the orders below."""
+    """Build the table of the n-grams of one order; ``tables`` has the tables of lower orders."""
     n, num_words = section.order, len(section.indices)
     words = np.array(section.words).reshape(-1, n)  # [G, n]
     contexts = np.zeros(len(words), dtype=np.int64)  # [G]

@@ -119,7 +119,7 @@ def find_ngrams(
 
 
 def _take_or_zero(values: np.ndarray, ngrams: np.ndarray) -> np.ndarray:
-    """Return ``values[ngrams]``, with 0 where ``ngrams`` is -1, the index of a missing n-gram."""
+    """Return ``values[ngrams]``, but 0 where ``ngrams`` is -1, which means a missing n-gram."""
     result = np.zeros(len(ngrams))
     is_found = ngrams >= 0
     result[is_found] = values[ngrams[is_found]]

@@ -179,7 +179,7 @@ class AdamL2(torch.optim.Optimizer):
 
 
 def _split_parameters(params: list[Tensor], key: Callable[[Tensor], Any]) -> Iterator[list[Tensor]]:
-    """Yield the parameters that have a gradient, in lists that one operation updates."""
+    """Yield the parameters that have a gradient, in lists that can be updated together."""
     lists: dict[Any, list[Tensor]] = {}
     sizes: dict[Any, int] = {}
     for param in params:

@@ -76,7 +76,7 @@ class AdamParameterGroups(FairseqAdam):
         self.set_lr(lr)
 
     def set_lr(self, lr: float) -> None:
-        """Set the rate of the pretrained parameters; added ones change in proportion."""
+        """Set the learning rate of pretrained parameters, and change the other in proportion."""
         # --lr 0 trains the added parameters alone, with a constant rate
         added_lr = self._added_lr * (lr / self._base_lr if self._base_lr else 1.0)
         for group, rate in zip(self.param_groups, (lr, added_lr)):
@@ -85,7 +85,7 @@ class AdamParameterGroups(FairseqAdam):
 
     @property
     def supports_flat_params(self) -> bool:
-        """Refuse to join all parameters, which fairseq does before it reads this."""
+        """Raise UserError: fairseq reads this after it has joined all parameters to one tensor."""
         raise UserError(
             "--optimizer adam_parameter_groups: parameters that are joined to one cannot have two "
             "learning rates: give --fp16-no-flatten-grads with --fp16, and no --ddp-backend "

@@ -60,7 +60,7 @@ class EpochDecay(FairseqLRScheduler):
         return lr
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Read only ``best``, the best validation score so far, from the state of any scheduler."""
+        """Load only the best validation score, ``best``, of the state of any scheduler."""
         # Nothing else is needed, because the learning rate depends only on the epoch and the number
         # of updates.
         self.best = state_dict.get("best")

@@ -62,7 +62,7 @@ class CaptionWriter(FolderWriter):
         return record, {"txt": text}
 
     def needs_tokens(self, captions: list[str], tokens: list[list[str]]) -> bool:
-        """Return True if the readers of records would not get these tokens from the captions."""
+        """Return True if records must contain tokens, because no tokenizer gives the same."""
         return self.settings.get("tokenizer") not in TOKENIZERS
 
 

@@ -1,4 +1,4 @@
-"""Holds the examples of a task by split, read from releases or from a user's own JSON lines.
+"""Defines the corpus: the examples of a task by split, from releases or a user's own JSON lines.
 
 The code that samples splits and leaves out examples without features is common to all kinds of
 records.
@@ -39,7 +39,7 @@ class Example:
     places: dict[str, str] = field(default_factory=dict)
 
     def draw_key(self, seed: int) -> str:
-        """Return a hash of seed and group; :meth:`Corpus.draw` takes the smallest."""
+        """Return a hash of seed and group; :meth:`Corpus.draw` selects the smallest hashes."""
         # A digest of seed and group, since hash() differs between processes: the sample then
         # depends neither on the order of the file nor on the version of Python.
         group = self.id if self.group is None else self.group
@@ -47,7 +47,7 @@ class Example:
 
 
 class Streamed:
-    """Examples that ``read`` reads anew at each iteration, since they do not fit into memory."""
+    """Examples that are too many for memory: each iteration calls ``read`` again."""
 
     def __init__(self, read: Callable[[], Iterable[Example]], length: int) -> None:
         self._read = read
@@ -129,7 +129,7 @@ class Corpus:
             self.exceptions[what] = ids
 
     def check_ids(self, remedy: str = "") -> None:
-        """Raise UserError, which ends with ``remedy``, if an id occurs twice."""
+        """Raise UserError if an id occurs twice; the message ends with ``remedy``."""
         seen: dict[str, str] = {}
         for examples in self.splits.values():
             for example in examples:
@@ -231,8 +231,8 @@ class Corpus:
 
 
 def check_once(what: str, where: str, seen: dict[str, str], remedy: str = "") -> None:
-    """Add an id with its noun, such as ``image 1.jpg``, to ``seen``, a dict to positions; raise
-    UserError if it is there already."""
+    """Record in ``seen`` that ``what``, such as ``image 1.jpg``, occurs at ``where``; raise
+    UserError if it occurred before."""
     if what in seen:
         raise UserError(f"{where}: {what} was given before, at {seen[what]}{remedy}.")
     seen[what] = where

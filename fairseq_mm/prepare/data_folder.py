@@ -29,8 +29,8 @@ _REPLACED = "replaced.json"
 
 
 def former_files(split: str, sides: Iterable[str] = ()) -> list[str]:
-    """Return the paths of the files beside the binarised text of a split in folders of version
-    0.2; ``sides`` are the suffixes of its texts."""
+    """Return the paths of files that version 0.2 wrote for a split in addition to the binarised
+    text; ``sides`` are the suffixes of the split's texts."""
     endings = ["visual_ids", "tags", "ids", "unknowns.jsonl", "transcripts.jsonl", "stories.jsonl"]
     endings += ["references.jsonl", "album_references.jsonl"]
     texts = [f"text/{split}.{side}" for side in sides]
@@ -38,7 +38,7 @@ def former_files(split: str, sides: Iterable[str] = ()) -> list[str]:
 
 
 def _check_output(output: Path, files: Set[str], *, kind: str, overwrite: bool) -> None:
-    """Check that a run may write prepared data to the folder ``output``."""
+    """Check that prepared data may be written to the folder ``output``."""
     existing = sorted(name for name in {*files, REPORT} if (output / name).exists())
     try:
         other = read_json(output / REPORT)["kind"]
@@ -114,7 +114,7 @@ def is_half_moved(folder: str) -> bool:
 
 
 def finish_move(output: Path) -> None:
-    """Complete the data folder of a run that was killed while it moved files to the folder."""
+    """Complete a data folder if a run was killed while it moved files to the folder."""
     if is_half_moved(str(output)):
         with locked_output(output):
             _finish_move(output)

@@ -32,8 +32,8 @@ _TOKENIZER = ("tokenizer", "keep_case", "keep_punctuation")
 
 
 class JoinedWriter(CaptionWriter):
-    """Writer of a data folder that joins other data folders, whose captions are tokenized already,
-    and are not tokenized again."""
+    """Writer of a data folder that joins other data folders. Their captions are tokenized
+    already."""
 
     def tokenize_field(self, example: Example, name: str) -> list[list[str]]:
         return [line.split() for line in example.texts["tokens"]]
@@ -76,7 +76,7 @@ def read(args: argparse.Namespace) -> Corpus:
 def join_folders(folders: Sequence[Path], splits_of: Optional[Path] = None) -> Corpus:
     """Join data folders of captions to a corpus.
 
-    ``splits_of`` is one of the folders, whose valid and test splits are used (default: the first).
+    ``splits_of`` is the folder whose valid and test splits are used (default: the first folder).
     """
     chosen = folders[0] if splits_of is None else splits_of
     resolved = [folder.resolve() for folder in folders]

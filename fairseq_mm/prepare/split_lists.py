@@ -19,7 +19,7 @@ _KARPATHY_SPLITS = {"train": "train", "restval": "train", "val": "valid", "test"
 
 @contextlib.contextmanager
 def release_file(path: Path) -> Iterator[None]:
-    """Name the file of a release in the error about content that the release does not have."""
+    """Turn errors about unexpected content of a release's file into a UserError with its path."""
     try:
         yield
     except UserError:
@@ -81,8 +81,8 @@ def split_files(pairs: list[str]) -> dict[str, Path]:
 def select_splits(
     corpus: Corpus, captions: dict[str, Example], lists: dict[str, list[str]]
 ) -> None:
-    """Fill ``corpus.splits`` by lists of ids; images without captions, captions of no list and ids
-    that are no image names become ``corpus.exceptions``."""
+    """Fill ``corpus.splits`` by lists of ids. Images without captions, captions that are in no list
+    and ids that are no image names become ``corpus.exceptions``."""
     listed = set()
     for split, ids in lists.items():
         examples = [captions[key] for key in ids if key in captions]

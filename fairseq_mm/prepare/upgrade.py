@@ -63,7 +63,7 @@ def upgrade_folder(folder: Path) -> list[str]:
 
 
 def _records(split: ImportedSplit) -> Iterator[Record]:
-    """Yield the records of a split, without tokens that the folder's tokenizer makes again."""
+    """Yield the records of a split, without tokens that the folder's tokenizer reproduces."""
     try:
         load_tokenizer(split.folder, split.kind)
     except UserError:  # of ptb, which reads whole files at once

@@ -127,7 +127,7 @@ class VideoWriter(FolderWriter):
 
     def _index_oov(self, folder: Path, split: str, known: set[str]) -> dict[str, int]:
         """Replace words that are not in ``known``, and list them as ``unknowns`` in the records.
-        Return the numbers of replaced words by name of the count."""
+        Return the numbers of replaced words, by the name of the count."""
         counts = dict.fromkeys((f"numbered_in_{plural}" for plural in _PLURALS.values()), 0)
         paths = [folder / f"{split}.jsonl", *(folder / f"text/{split}.{x}" for x in self.sides)]
         # not splitlines(), which also splits at \x0b, \x85 and the like within a line

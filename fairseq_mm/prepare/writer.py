@@ -147,7 +147,7 @@ class FolderWriter:
         self.skip_empty = skip_empty
 
     def begin_split(self, split: str) -> None:
-        """Clear what the writer counts over the examples of a split."""
+        """Reset the counts that the writer keeps for one split."""
 
     def encode(
         self, example: Example, counts: dict[str, int]
@@ -169,7 +169,7 @@ class FolderWriter:
         return record
 
     def finish_split(self, counts: dict[str, int]) -> None:
-        """Add counts that are known only after all examples of a split."""
+        """Add counts that are known only after all examples of the split."""
 
     def finish_text(self, folder: Path, known: set[str], counts: dict[str, dict[str, int]]) -> None:
         """Change the text of all splits in ``folder`` before it is binarised; ``known`` are the
@@ -204,7 +204,7 @@ class FolderWriter:
 
     @classmethod
     def files(cls) -> frozenset[str]:
-        """Return the paths of all files that this version or version 0.2 may make."""
+        """Return the paths of all files that this version or version 0.2 may write."""
         # fairseq-preprocess names the files of a pair train.src-tgt.src.bin, with --only-source
         # train.bin
         pair = "-".join(cls.sides)
@@ -379,8 +379,7 @@ class FolderWriter:
     def _check_sizes(
         self, corpus: Corpus, dictionaries: dict[str, Any], report: dict[str, Any], strict: bool
     ) -> None:
-        """Add to ``report`` the sizes of the dictionaries, and those that are not the published
-        ones."""
+        """Add the dictionary sizes to ``report``, and deviations from published sizes."""
         # published sizes include fairseq's four control symbols
         types = {self._vocabulary_name(side): len(x) for side, x in dictionaries.items()}
         sizes = {name: size - 4 for name, size in types.items()}
@@ -410,7 +409,7 @@ class FolderWriter:
         self.check_unknown(side, split, counts)
 
     def check_unknown(self, side: str, split: str, counts: dict[str, int]) -> None:
-        """Raise UserError if so many words are unknown that the dictionary must be a wrong one."""
+        """Raise UserError if so many words are unknown that the dictionary must be wrong."""
 
 
 def _refuse(deviations: list[str]) -> None:

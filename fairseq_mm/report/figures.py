@@ -153,7 +153,7 @@ def recall_chart(title: str, percentages: Any, curves: Mapping[str, Any]) -> str
 
 
 class PlotPoint(NamedTuple):
-    """Word or image at a point of the plane; ``image``, a data URI, replaces the dot."""
+    """Word or image at a point of the plane, shown as a dot or as ``image``, a data URI."""
 
     label: str
     x: float

@@ -148,8 +148,8 @@ def make_video_section(
 
 
 def gate_sections(result: Mapping[str, Any]) -> list[Section]:
-    """Return page sections about the forget gate scores of videos: histogram and tables. ``result``
-    is the JSON object of ``fairseq-mm inspect --gates``."""
+    """Return page sections with a histogram and tables of the videos' forget gate scores.
+    ``result`` is the JSON object of ``fairseq-mm inspect --gates``."""
     edges, counts = result["histogram"]["edges"], result["histogram"]["counts"]
     both = counts["transcript available"], counts["transcript not available"]
     sections = [histogram_section(edges, *both), statistics_section(result["statistics"])]
@@ -164,7 +164,7 @@ def gate_sections(result: Mapping[str, Any]) -> list[Section]:
 
 
 class ShownWord(NamedTuple):
-    """Word of a story as the page shows it."""
+    """Word of a story, as the page shows it."""
 
     text: str  # plain text
     is_known: bool  # False to underline the word, because the dictionary does not contain it
@@ -237,8 +237,8 @@ def prompt_section(words: Sequence[str], prompt: Sequence[str], weights: np.ndar
 def histogram_section(
     edges: Sequence[float], available: Sequence[int], unavailable: Sequence[int]
 ) -> Section:
-    """Return a page section with a stacked histogram of forget gate scores, one score per video: of
-    videos with a transcript, and of videos without one in the same bins."""
+    """Return a page section with a stacked histogram of forget gate scores, one score per video:
+    videos with a transcript, and on top videos without."""
 
     def plot(axes: Any) -> Titles:
         titles = {}

@@ -9,7 +9,7 @@ from fairseq_mm.report.html_page import Section, section
 
 
 class ItemText(NamedTuple):
-    """Text on a card."""
+    """Text of one item on the page, and its scores."""
 
     text: Optional[str]  # the text; None for scores without a text
     scores: Mapping[str, float] = {}  # dict from the name of a score to its value

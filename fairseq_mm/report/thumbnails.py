@@ -10,7 +10,7 @@ from fairseq_mm.extract.media import MediaFile, by_any_key, list_images, read_im
 
 
 def read_listed(image: MediaFile) -> Image.Image:
-    """Read an image that :func:`fairseq_mm.extract.media.list_images` has listed, with PIL."""
+    """Open an image of :func:`fairseq_mm.extract.media.list_images` with PIL."""
     try:
         return read_image(image)
     except UserError as error:
@@ -27,8 +27,8 @@ def thumbnail_uri(image: MediaFile, side: int) -> str:
 
 class Thumbnails:
     """Thumbnails of the images in folders and archives, looked up by the id of the image; ``side``
-    is the maximum length of the longer side in pixels. ``missing`` has the ids of images that
-    :meth:`find` has not found."""
+    is the maximum length of the longer side in pixels. ``missing`` has the ids that :meth:`find`
+    did not find."""
 
     def __init__(self, inputs: Optional[list[str]], side: int) -> None:
         self.side = side
@@ -47,14 +47,14 @@ class Thumbnails:
         return thumbnail_uri(self._by_key[key], self.side)
 
     def find(self, key: str) -> dict[str, str]:
-        """Return the data URI of each image of an item, whose id has the ids of its images,
-        separated by tabs."""
+        """Return the data URI of each image of an item, by image id. The item's id ``key`` consists
+        of the image ids, separated by tabs."""
         names = key.split("\t")
         self.missing += [name for name in names if name not in self]
         return {name: self.data_uri(name) for name in names if name in self}
 
     def describe_missing(self) -> str:
-        """Return the end of a message about missing images; empty if all were found."""
+        """Return a clause about missing images for a message; empty if all images were found."""
         if not self.missing:
             return ""
         return f"; {len(self.missing):,} images not found, the first is {self.missing[0]}"

@@ -22,7 +22,7 @@ _LEAST = 5  # width of the column of a short word, in letters
 
 
 class EmbeddedImage(NamedTuple):
-    """Image inside a page."""
+    """Image that is part of a page."""
 
     uri: str  # data URI of a small JPEG
     width: int  # width of the original image in pixels
@@ -70,8 +70,8 @@ def attention_section(
     *,
     image_padding_mask: Optional[Sequence[bool]] = None,
 ) -> Section:
-    """Return a page section with each word's attention to the images, of which the mask marks those
-    that the model's input lacked; without the mask, to the slices of its image's vector."""
+    """Return a page section with each word's attention to the images (``image_padding_mask`` is
+    True at missing ones) or, if the mask is None, to the slices of its image's vector."""
     heading = "Attention to the images"
     note = (
         "Per cent of a word's attention that an image gets, where the word is written (mean over "
@@ -117,7 +117,7 @@ def break_into_lines(words: Sequence[str]) -> list[range]:
 def story_section(
     title: str, images: Sequence[Optional[EmbeddedImage]], parts: Sequence[Section]
 ) -> Section:
-    """Join the parts of one visual story to one section, in which each image's data is only
+    """Join the parts of one visual story to one section that contains each image's data only
     once."""
     # a data URI is long: each image is in the page once, as a variable of the style sheet
     scripts = dict.fromkeys(name for part in parts for name in part.scripts)
@@ -159,7 +159,7 @@ class Drawing(NamedTuple):
     chosen: int  # position whose arrows are shown first
 
     def note(self, position: int) -> str:
-        """Return the caption that is shown with the arrows from a position, given by its index."""
+        """Return the caption below the arrows from a grid position, given by its index."""
         row, column = divmod(position, self.columns)
         values = self.similarities[position, list(self.targets[position])]
         return (
@@ -169,8 +169,8 @@ class Drawing(NamedTuple):
 
 
 def seen_box(identity: Mapping[str, Any], width: int, height: int) -> Box:
-    """Return the part of an image (width and height in pixels) that an extractor with these
-    attributes of a feature store reads; the whole image if they have no valid ``preprocessing``."""
+    """Return the part of an image (width and height in pixels) that the extractor with the
+    attributes ``identity`` reads; the whole image if these have no valid ``preprocessing``."""
     try:
         preprocessing = Preprocessing.from_json(str(identity.get("preprocessing", "")))
     except UserError:  # the record of an imported store may be any text
@@ -196,7 +196,7 @@ def arrows_section(drawings: Sequence[Drawing]) -> Section:
 
 
 class _Grid:
-    """Coordinates of a drawing's grid in the SVG, for the template ``arrows.html``."""
+    """Coordinates of a drawing's grid in an SVG, for the template ``arrows.html``."""
 
     width = _WIDTH
 
@@ -245,8 +245,7 @@ def _arrow(start: tuple[float, float], end: tuple[float, float], width: float) -
     head = min(3.2 * width, 0.6 * length)
 
     def at(distance: float, aside: float) -> str:
-        """Return the point ``distance`` along the arrow and ``aside`` to its side, as text of
-        SVG."""
+        """Return, as SVG text, the point ``distance`` along the arrow and ``aside`` to its side."""
         x = start[0] + along[0] * distance - along[1] * aside
         y = start[1] + along[1] * distance + along[0] * aside
         return f"{x:.0f} {y:.0f}"

@@ -176,7 +176,7 @@ class FactoredLikelihood:
         return log_probs.expand(len(sentences), self.num_images)
 
     def _language_terms(self, tree: PrefixTree) -> Tensor:
-        """Compute the words' summand of the multimodal layer at each inner node, [inner, M]."""
+        """Compute the words' term of the multimodal layer at each inner node, [inner, M]."""
         like = self.decoder.output_proj.weight
         terms = like.new_empty(len(tree.inner), self.weight.size(1), dtype=torch.float32)
         states = like.new_zeros(len(tree.inner), self.decoder.hidden_dim, dtype=torch.float32)

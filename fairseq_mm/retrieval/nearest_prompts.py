@@ -31,8 +31,8 @@ class NearPrompt(NamedTuple):
 
 
 def prompt_words(prompt: str) -> list[str]:
-    """Return the lower-cased words of a prompt without the tags, ``[ WP ]``, that it begins with;
-    the tags if there is nothing else."""
+    """Return the lower-cased words of a prompt, without tags such as ``[ WP ]`` at its beginning,
+    unless it consists only of tags."""
     tag = _TAG.match(prompt)
     rest = prompt[tag.end() :] if tag else prompt
     return (rest if rest.strip() else prompt).lower().split()
@@ -76,7 +76,8 @@ class NearestPrompts:
         progress: Optional[Callable[[int], object]] = None,
     ) -> list[list[NearPrompt]]:
         """Return the k nearest training prompts of each query, nearest first; fewer if no more
-        share a word with it. ``leave_out_same`` leaves out training prompts with the same words."""
+        share a word with it. With ``leave_out_same``, prompts with the same words as the query are
+        left out."""
         results = []
         for prompt in prompts:
             words = prompt_words(prompt)

@@ -25,8 +25,8 @@ _QUERIES = 256  # queries that are multiplied at once
 
 
 def unit_vectors(vectors: Any, what: str) -> np.ndarray:
-    """Return vectors ``[n, K]``, an array or tensor, scaled to length 1, as float32. UserError if
-    one is zero or not finite; ``what`` is the noun for it, such as ``image``."""
+    """Scale vectors ``[n, K]``, an array or tensor, to length 1, float32. Raise UserError if one is
+    zero or not finite; ``what`` is the noun for a vector, such as ``image``."""
     rows = float32_rows(vectors, what)
     units = np.empty_like(rows)
     for start in range(0, len(rows), _PIECE):
@@ -205,7 +205,7 @@ def retrieve_shifted(
 
 
 class Projection(NamedTuple):
-    """Vectors on their first C principal components."""
+    """Vectors projected to their first C principal components."""
 
     coordinates: np.ndarray  # [n, C] coordinates of the vectors along the components
     # [C, K] orthonormal directions in the order of decreasing variance. The sign of a direction is

@@ -25,8 +25,9 @@ _BLOCK_PAIRS = 400_000
 
 
 def sentence_blocks(sentences: Sequence[Sequence[int]], num_images: int) -> list[np.ndarray]:
-    """Sort sentences by their token indices, so that neighbours share first words, which are
-    computed once; return the indices of each block. More images make smaller blocks."""
+    """Sort sentences by token indices, so that neighbours share first words, which are computed
+    once; divide them into blocks, and return each block's indices. More images make blocks
+    smaller."""
     order = sorted(range(len(sentences)), key=lambda i: tuple(sentences[i]))
     words = sum(len(sentence) for sentence in sentences) / len(sentences)
     size = min(max(1, round(_BLOCK_PAIRS / (words * num_images))), 512)
@@ -179,7 +180,7 @@ class SplitToRank:
         return len(self.images) + len(self.sampled) + (self.mean_image is not None)
 
     def rows(self, place: int) -> np.ndarray:
-        """Return the features ``[N, D]`` of image ``place``; further images are last."""
+        """Return the features ``[N, D]`` of image ``place``; the further images come last."""
         count = len(self.images)
         if self.mean_image is not None and place == len(self) - 1:
             return self.mean_image
@@ -191,7 +192,7 @@ class SplitToRank:
         return pad_features([self.rows(place) for place in range(start, end)])
 
     def identity(self) -> dict[str, Any]:
-        """Return digests of sentences and images, and the number of sampled images."""
+        """Return digests of sentences and images, and the number of images for the prior."""
         # with their lengths, so that no two lists of sentences have the same digits
         words = np.concatenate([[len(words), *words] for words in self.sentences])
         return {

@@ -132,7 +132,7 @@ class PairScores:
             self.scores[entry["story"], entry[condition]] = entry["log_likelihood"]
 
     def append(self, scores: Iterable[tuple[Line, float]]) -> None:
-        """Append pairs with their log-likelihoods to the file, so that a killed run keeps them."""
+        """Append pairs with their log-likelihoods to the file, where they survive a killed run."""
         lines = []
         for (story, condition), value in scores:
             self.scores[story, condition] = value

@@ -62,8 +62,8 @@ def max_words(models: Any, side: str) -> int:
 
 
 def prompt_likelihood(models: Any, **options: Any) -> "TextLikelihood":
-    """Build the scorer of stories given prompts (tuples of token indices), or of the texts of
-    language models (None), by :class:`.LoadedModels`."""
+    """Build the scorer of stories under prompts (tuples of token indices), or with language models
+    of texts without prompts (None). ``models`` are :class:`.LoadedModels`."""
     dictionary = models.dictionary
     source_pad = models.source_dictionary.pad() if models.source_dictionary else None
     # a model that attends to padding gives a text another probability in another batch

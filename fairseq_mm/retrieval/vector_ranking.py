@@ -26,8 +26,9 @@ _COMPARED_ROWS = 64
 
 
 def float32_rows(vectors: Any, what: str) -> np.ndarray:
-    """Return vectors ``[n, K]``, an array or tensor, as contiguous float32. UserError if one is not
-    finite or has a norm above 1e18: all ranks would be wrong. ``what`` is the noun for it."""
+    """Return vectors ``[n, K]``, an array or tensor, as contiguous float32. Raise UserError if one
+    is not finite or has a norm above 1e18: ranks would be wrong. ``what`` is the noun for a
+    vector."""
     # a tensor goes through float(), since numpy has no bfloat16
     if hasattr(vectors, "detach"):
         vectors = vectors.detach().float().cpu().numpy()
@@ -103,7 +104,7 @@ def exact_products(
 
 
 def _first_equal(rows: np.ndarray) -> np.ndarray:
-    """Return the place of the first row that equals each row, ``[n]``."""
+    """Return, for each row, the index of the first equal row, ``[n]``."""
     places: dict[bytes, int] = {}
     return np.array([places.setdefault(row.tobytes(), i) for i, row in enumerate(rows)])
 

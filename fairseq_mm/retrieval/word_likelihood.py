@@ -65,7 +65,7 @@ def logit_chunks(
     decoder: Any, features: Tensor, *, chunk_bytes: int = CHUNK_BYTES
 ) -> Iterator[tuple[slice, Tensor]]:
     """Yield slices of rows of ``features`` [N, E] and their logits [rows, vocabulary], at most
-    ``chunk_bytes`` of float32, which the caller may overwrite."""
+    ``chunk_bytes`` large in float32; the caller may overwrite them."""
     if not len(features):
         return
     # two rows: models have short cuts for the one word of a step of generation

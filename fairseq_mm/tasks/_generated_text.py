@@ -1,8 +1,8 @@
 """Validates models by metrics of generated text, for any number of processes.
 
-fairseq sums the logged values of all processes and gathers other values only up to 16 KB. So this
-module logs counts and sums and derives the corpus metrics from them. CIDEr's document frequencies
-are computed from the whole split in every process.
+fairseq sums the logged values of all processes and gathers other values only up to 16 KB. This
+module therefore logs counts and sums, and computes corpus metrics from them. CIDEr's document
+frequencies are computed from the whole split in every process.
 """
 
 from collections.abc import Mapping, Sequence
@@ -37,7 +37,7 @@ _BLEU = tuple(f"_gen_bleu_{i}" for i in range(NUM_SUMS))
 def check_best_checkpoint_metric(
     cfg: Any, measures: Mapping[str, Measure], *, is_ranking: bool = False
 ) -> None:
-    """Check that validation logs ``--best-checkpoint-metric``, and that its direction is right."""
+    """Check that validation logs ``--best-checkpoint-metric``, and that its best is kept."""
     metric, texts = cfg.best_checkpoint_metric or "", (*_BLEU_AND_CIDER, *measures)
     growing = GROWING if is_ranking else texts if cfg.eval_gen else ()
     falling = ("loss", *(FALLING if is_ranking else ()))

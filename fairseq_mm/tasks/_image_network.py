@@ -64,9 +64,9 @@ class _PixelReader:
         return getattr(self, NETWORK_NAME)
 
     def read_pixels(self, features: Tensor, padding_mask: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the features ``[B, N, D]`` of pixels and their padding mask ``[B, N]``.
+        """Compute features ``[B, N, D]`` and their padding mask ``[B, N]`` from pixels (uint8).
 
-        Features, which a caller has computed before, are returned as they are.
+        If ``features`` are not uint8, they are features already, and are returned unchanged.
         """
         if features.dtype != torch.uint8:
             return features, padding_mask
@@ -111,8 +111,8 @@ class _PixelModel(_PixelReader):
 def attach_image_network(model: Any, network: Any) -> None:
     """Make a model read pixels ``[B, 1, pixels]`` uint8 through an image network.
 
-    The model's class and the class of its encoder are replaced by subclasses. Hooks would not do:
-    fairseq's beam search calls ``encoder.forward``, and validation calls ``embed_images``.
+    The model's class and the class of its encoder are replaced by subclasses. Hooks would not be
+    enough: fairseq's beam search calls ``encoder.forward``, and validation calls ``embed_images``.
     """
     model.add_module(NETWORK_NAME, network)
     _add_base(model, _PixelModel)
@@ -129,11 +129,11 @@ def _add_base(module: Any, mixin: type) -> None:
 
 
 def step_with_scaled_network(optimizer: Any, parameters: Sequence[Tensor], scale: float) -> None:
-    """Make a step of an optimizer, and shorten the step of some parameters.
+    """Make a step of an optimizer; multiply the change of ``parameters`` by ``scale``.
 
     A step of Adam, of SGD and of decoupled weight decay is proportional to the learning rate, so a
     fraction of the step is the step of a fraction of the learning rate. This works with every
-    optimizer and precision, whose parameter groups differ.
+    optimizer and precision, although their parameter groups differ.
     """
     changed = find_master_parameters(optimizer, parameters)
     before = [x.detach().clone() for x in changed]

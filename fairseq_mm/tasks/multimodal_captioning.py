@@ -42,7 +42,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass
 class TextOfImagesConfig(MultimodalTaskConfig):
-    """Options of captions, and of tasks that extend the task of captions."""
+    """Options of the task of captions, and of tasks that extend it."""
 
     one_per_item: bool = option(
         False,
@@ -173,7 +173,7 @@ class MultimodalCaptioningTask(MultimodalTask):
         return dataset
 
     def open_photos(self) -> Any:
-        """Return the images of ``--photos``, which are listed at the first call."""
+        """Return the images of ``--photos``; the first call lists them."""
         if self.photos is None:
             # imports torchvision, which trainings on features do without
             from fairseq_mm.extract.preprocessing import Preprocessing

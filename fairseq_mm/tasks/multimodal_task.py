@@ -156,7 +156,7 @@ class GenerationTask(GeneratesText, FairseqTask):
         }
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Set the options named by ``carried_options`` to the values of a checkpoint.
+        """Set the options in ``carried_options`` to the values of a checkpoint.
 
         An option whose value is not its default was set by the user and does not change.
         """
@@ -217,7 +217,7 @@ class GenerationTask(GeneratesText, FairseqTask):
         return other
 
     def adopt(self, task_cfg: Any) -> None:
-        """Adopt options of the config of a checkpoint's task; by default none."""
+        """Take options over from the config of a checkpoint's task; by default none."""
 
     def prepare_scores(self, records: Split) -> None:
         """Prepare the scores of generated texts in validation; by default none."""
@@ -235,8 +235,8 @@ class GenerationTask(GeneratesText, FairseqTask):
         return not generates or self.cfg.score_reference is True
 
     def suggest_lengths(self, side: int, size: int, limit: int) -> str:
-        """Return suggestions for a source (``side`` 0) or target (1) of ``size`` tokens, if the
-        model allows ``limit``."""
+        """Suggest how to change a source (``side`` 0) or target (1) of ``size`` tokens, if the
+        model allows at most ``limit``."""
         return f"give a larger --max-{('source', 'target')[side]}-positions, or shorten it"
 
     def refuse_length(
@@ -257,7 +257,7 @@ class GenerationTask(GeneratesText, FairseqTask):
         max_positions: Any = None,
         ignore_invalid_inputs: bool = False,
     ) -> np.ndarray:
-        """Leave out examples with more tokens than the model has positions, as fairseq does."""
+        """Leave out examples with more tokens than the model has positions, or raise UserError."""
         # fairseq raises a plain Exception with a traceback, or trains on nothing
         _, too_long = dataset.filter_indices_by_size(indices, max_positions)
         if not len(too_long) or (ignore_invalid_inputs and len(too_long) < len(indices)):
@@ -399,7 +399,7 @@ class GenerationTask(GeneratesText, FairseqTask):
 
     @contextlib.contextmanager
     def searching(self, generator: Any, models: list[Any]) -> Iterator[None]:
-        """Explain why a search for texts in a ``with`` block fails."""
+        """Turn a failure of the search in a ``with`` block into an error that explains it."""
         try:
             with without_cudnn_attention():
                 yield
@@ -500,7 +500,7 @@ class MultimodalTask(GenerationTask):
         """Return the indices of the lines of a split to load; None for all lines.
 
         All lines of an item (an image, an image sequence or a video) would give the same
-        hypothesis, so generation loads only the first line of each item, or ``--all-lines``.
+        hypothesis, so generation loads only each item's first line, except with ``--all-lines``.
         """
         if generates and not self.cfg.all_lines:
             return np.flatnonzero(records.first)
@@ -544,7 +544,7 @@ class MultimodalTask(GenerationTask):
         return loss, sample_size, logging_output
 
     def _generate_and_score(self, sample: dict[str, Any], model: Any) -> dict[str, float]:
-        """Generate texts for the first line of each item in a batch; sum their scores, by name."""
+        """Generate texts for each item's first line in a batch; return sums of scores."""
         split = sample["split"]
         scores = self.generated_text_scores[split]
         hypotheses = {
@@ -559,8 +559,8 @@ class MultimodalTask(GenerationTask):
         return scores.sums(hypotheses)
 
     def decode_hypothesis(self, tokens: Tensor, split: str, line: int) -> str:
-        """Return the text of the hypothesis ``tokens`` ``[T]`` of a line of a split, as the metrics
-        score it."""
+        """Convert ``tokens`` ``[T]``, the hypothesis of a line of a split, to the text that metrics
+        score."""
         return self.dictionary.string(tokens)
 
     def reduce_metrics(self, logging_outputs: list[dict[str, Any]], criterion: Any) -> None:

@@ -60,8 +60,8 @@ _BART_POSITIONS = 1024  # rows of the tables in published checkpoints, without t
 class ReadableText:
     """Decoder from tokens to text with the interface of fairseq's ``--bpe`` classes.
 
-    fairseq does not say which example it decodes, so ``oov_words`` must have the words that
-    ``<unk-0>``, ``<unk-1>``, ... denote in each text, in the order in which texts are decoded.
+    fairseq does not say which example it decodes, so ``oov_words`` has the words that ``<unk-0>``,
+    ``<unk-1>``, ... denote in each text, in the order of decoding.
     """
 
     def __init__(self, subwords: Subwords) -> None:

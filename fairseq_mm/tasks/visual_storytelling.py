@@ -111,7 +111,7 @@ class VisualStorytellingTask(MultimodalCaptioningTask):
         self.build_constraints()
 
     def dataset_options(self, records: Split, text: Any) -> dict[str, Any]:
-        """Check that every line has five images and five sentences."""
+        """Check that lines have five images and sentences; return the dataset's arguments."""
         missing = records.missing
         masked = []
         for line, key in enumerate(records.keys or ()):
@@ -232,7 +232,7 @@ class VisualStorytellingTask(MultimodalCaptioningTask):
         return RewardText(self.dictionary, ignored=[self.separator_index])
 
     def decode_hypothesis(self, tokens: Tensor, split: str, line: int) -> str:
-        """Return the words of a story without sentence separators, like references."""
+        """Return a story as words without sentence separators, in the form of the references."""
         return self.dictionary.string(tokens, extra_symbols_to_ignore={self.separator_index})
 
 

@@ -59,8 +59,8 @@ def read(args: argparse.Namespace) -> Corpus:
 def read_coco(division: str, files: list[Path], lists: dict[str, Path]) -> Corpus:
     """Read COCO captions in one of three divisions into splits; ids are file names.
 
-    ``files`` are ``dataset_coco.json`` for karpathy, else ``captions_train2014.json`` and
-    ``captions_val2014.json``; ``lists``, for m_rnn, the files of ``valid`` and ``test``.
+    ``files`` are ``dataset_coco.json`` for karpathy, otherwise ``captions_train2014.json`` and
+    ``captions_val2014.json``. For m_rnn, ``lists`` has the files that list ``valid`` and ``test``.
     """
     names = ["captions_train2014.json", "captions_val2014.json"]
     names = ["dataset_coco.json"] if division == "karpathy" else names

@@ -47,7 +47,7 @@ def read_flickr8k(folder: Path) -> Corpus:
     """Read Flickr8k's text release from a folder; only the list of training images is required.
 
     The release has captions of 92 images that are in no list, and a caption of
-    ``2258277193_586949ec62.jpg.1``, which is no image name. ``exceptions`` has these ids.
+    ``2258277193_586949ec62.jpg.1``, which is no image name. ``exceptions`` lists these ids.
     """
     token_file = folder / "Flickr8k.token.txt"
     corpus = Corpus(
@@ -103,7 +103,7 @@ def read_numbered_captions(
 
     The captions of an image are sorted by number.
 
-    ``parse`` turns a line into image name, number and caption, or None if it has not the form
+    ``parse`` turns a line into image name, number and caption; None if the line is not of the form
     ``form``. The first line must begin with ``heading``.
     """
     numbered: dict[str, dict[int, str]] = {}

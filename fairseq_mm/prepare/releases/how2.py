@@ -201,7 +201,7 @@ def _read_triple(tran: Path, desc: Path, action: Path) -> Iterator[Example]:
 
 
 def find_features(corpus: Corpus, folder: Path, *, missing: str) -> "FeatureSource":
-    """Find the features ``VIDEO.npy``; ``missing`` is the policy for videos without them."""
+    """Find the features ``VIDEO.npy`` of a corpus; ``missing`` says how to treat videos without."""
     from fairseq_mm.data.feature_importers import open_files
 
     try:
