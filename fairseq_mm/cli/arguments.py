@@ -190,8 +190,9 @@ def add_generation(
     from a preset or from the task.
 
     Args:
-        defaults: Defaults of the command's task; its help names those that differ from fairseq's,
-            and leaves the options to ``fairseq-mm generate --help``. None to show all options.
+        defaults: Defaults of the command's task; its help shows only defaults that differ from
+            fairseq's, and refers to ``fairseq-mm generate --help`` for options. None to show all
+            options.
         presets: Names that ``--preset`` accepts; empty to add no ``--preset``.
         constraints: Names of options of constrained generation.
     """

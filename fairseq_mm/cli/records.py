@@ -17,8 +17,8 @@ class Item(NamedTuple):
 
     Attributes:
         index: Index of the input; the random numbers of ``--sampling`` depend on it.
-        record: Fields of the input. The ``id`` is None for the index.
-        folder: Folder that paths in the record are relative to; None if its texts are no paths.
+        record: Fields of the input. If ``id`` is None, the index is the id.
+        folder: Folder that paths in the record are relative to; None if the record has no paths.
         error: Reason why the input cannot be read, if it is already known; else None.
         where: Name of the input in messages (default: its id; empty for no name).
         value: Prompt that a language model has generated.

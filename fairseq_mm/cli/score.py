@@ -451,7 +451,7 @@ def _read_systems(
 ) -> tuple[Optional[References], list[JoinedTexts]]:
     """Read the references, and the texts of each system (two systems with ``--compare``).
 
-    The references are None if no metric needs any, and none are given or the preset has none.
+    References are None if neither metrics, arguments nor the preset ask for any.
     """
     paths = [path for path in (args.inputs, args.compare) if path]
     references = None

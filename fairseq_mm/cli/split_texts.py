@@ -93,7 +93,7 @@ class SplitTexts:
 
     Attributes:
         likelihood: Scorer of the texts.
-        texts: Each line's text: its words, or for captions and summaries its number.
+        texts: Text of each line, as words; for captions and summaries, the line's number instead.
         num_words: Number of words after which a text is truncated; None if texts never are.
         ends: Indices of the tokens that end a text or a sentence.
         files: Dict from a label, such as ``checkpoint_0``, to the path of a file that determines

@@ -39,7 +39,8 @@ class Repair:
         replaces: Dotted names of attributes, or other state of the process.
         defect: Description of the failure without the repair.
         goes_when: Change of the library that would make the repair unnecessary.
-        has_defect: Test whether the installed version has the defect; None if all known ones do.
+        has_defect: Test whether the installed version has the defect; None if all known versions
+            have it.
     """
 
     apply: Callable[[], None]

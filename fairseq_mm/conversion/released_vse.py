@@ -1,12 +1,14 @@
 """Reads released models of Kiros et al. 2014, and renames their weights for ``--arch vse_gru`` or
 ``vse_bow``. Released code: https://github.com/ryankiros/visual-semantic-embedding
 
-Other readers of released models (VSE++, GLAC Net, Transtory-XL) write their checkpoints with it.
+Readers of other released models (VSE++, GLAC Net, Transtory-XL) use this module to write
+checkpoints.
 
 ``X.npz`` has the weights, ``X.npz.pkl`` the options, ``X.npz.dictionary.pkl`` the words and their
 numbers, from 2 on. The number of a word is its row in the word embedding. Number 0 is the end
 token, which is read after the words of a sentence; number 1 is the unknown word. Words whose number
-is ``n_words`` (an option) or higher count as unknown, too; in the released training, there are two.
+is ``n_words`` (an option) or higher count as unknown, too; in the released training, there are two
+such words.
 
 With the word vector x and the previous state h, the GRU computes the next state h' by
 

@@ -137,7 +137,7 @@ def convert_stories(
         compat: ``released`` for a model that computes exactly what fairseq's model computes;
             ``none`` for a model that does not attend to the prompt's padding.
         pretrained: Checkpoint of the model that a fusion model contains, for options that weights
-            do not show, such as dropout; by default the fusion model's are used.
+            do not show, such as dropout; by default the fusion model's own options.
     """
     notes: list[str] = []
     options = _options(checkpoint, notes, layers_from_weights=False)

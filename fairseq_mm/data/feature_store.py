@@ -15,7 +15,7 @@ video frame. Three optional members record the files from which the features wer
 (last change in nanoseconds) and ``source_digests`` ``[items, 32]`` uint8 (SHA-256).
 
 The attribute ``digest`` covers each id together with its rows, and the attributes that identify the
-extractor, so that exchanged ids are found. ``fairseq-mm store verify`` and ``fairseq-mm doctor``
+extractor, so that swapped ids are detected. ``fairseq-mm store verify`` and ``fairseq-mm doctor``
 compare it. :class:`fairseq_mm.data.feature_store_writer.FeatureStoreWriter` writes the files.
 """
 

@@ -2,8 +2,8 @@
 
 fairseq's ``<split>*.bin`` and ``.idx`` are a cache of ``<split>.jsonl``: ``prepare.json`` has a
 digest of the records and the cache. If it differs, because the records or the dictionary were
-edited, or files of two folders were mixed, the text is binarised anew. Files whose sizes and times
-are those in ``prepare.json`` are not read for it.
+edited, or files of two folders were mixed, the text is binarised anew. A file whose size and time
+``prepare.json`` records is not read for this comparison.
 """
 
 import logging

@@ -61,7 +61,7 @@ class Kind(NamedTuple):
         name: Name of the kind, as in ``prepare.json``.
         noun: Noun for a record, for messages.
         nouns: Plural of ``noun``.
-        groups: Plural noun for the records that stay in one split when splits are drawn.
+        groups: Plural noun for the records that stay in one split when splits are sampled.
         text: Field of the text that is generated.
         source: Field of the text that a model reads; None if there is none.
         sides: Suffixes of the binarised texts; empty for a single text.

@@ -218,7 +218,7 @@ class ImportedSplit(Split):
         return (next(texts[key]) for key in keys)
 
     def _explicit(self, seen: set[str], key: Optional[str]) -> Record:
-        """Return the field ``references`` for the first line of each key, if it is needed."""
+        """Return the field ``references`` at a key's first line, if they differ from its texts."""
         references = self._references or {}
         if key is None or key in seen or key not in references:
             return {}

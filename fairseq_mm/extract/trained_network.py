@@ -1,5 +1,5 @@
-"""Reads images for a training, and builds the image network of a feature store, which turns their
-pixels into the store's features and is trained, too.
+"""Reads images for training, and builds the image network that computed a feature store, so that it
+can be trained together with the model.
 
 The network has the tensor names of torchvision. Its batch normalisations keep their running
 statistics: they normalise as in evaluation, and only their scales and shifts are trained.
@@ -33,7 +33,8 @@ class PhotoStore:
         folder: Folder of the images, which is searched with its subfolders. A key is the
             image's path in the folder, its name, or its name without suffix.
         preprocessing: Preprocessing that gives all images the same size.
-        num_rows: Number of rows that a network makes of an image, for ``--max-tokens``.
+        num_rows: Number of feature vectors per image that the network returns, for
+            ``--max-tokens``.
     """
 
     dtype = np.dtype(np.uint8)

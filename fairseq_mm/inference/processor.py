@@ -93,7 +93,7 @@ class Processor(Generic[Input]):
             text in the line of its id.
         ranked_by: Name of the inputs that ``--best-by ranking`` compares, in JSON records.
         extractor_identity: Attributes that identify the extractor of the training features; None
-            for models that read no features. The others have the attribute ``reader``, too.
+            for models that read no features. Otherwise there is also an attribute ``reader``.
     """
 
     batch_sizes = (32, 128)

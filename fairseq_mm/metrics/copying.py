@@ -44,8 +44,8 @@ class CopiedRun(NamedTuple):
 
 
 class _Ngrams(NamedTuple):
-    """Hashes, sorted, of the K n-grams of those generated stories whose longest shared run so far
-    has n - 1 words."""
+    """K n-grams, sorted by hash, from the generated stories whose longest shared run so far has n -
+    1 words."""
 
     hashes: np.ndarray  # [K] uint64
     places: np.ndarray  # [K], index into the words of all stories

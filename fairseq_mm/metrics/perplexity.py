@@ -21,15 +21,14 @@ NAMED = 5  # lines in a message, which would otherwise list thousands
 
 
 class LogProbability(NamedTuple):
-    """Sum of a text's log2-probabilities and its number of tokens, end token included."""
+    """Sum of a text's token log2-probabilities, and the number of tokens, end token included."""
 
     log2_sum: float
     num_tokens: int
 
 
 def mean_sentence_perplexity(texts: Iterable[LogProbability]) -> float:
-    """Compute the mean of the texts' perplexities (equation 5), in which texts have equal
-    weight."""
+    """Compute the mean of the texts' perplexities (equation 5), with equal weights."""
     values = [2 ** (-text.log2_sum / text.num_tokens) for text in texts]
     return sum(values) / len(values)
 

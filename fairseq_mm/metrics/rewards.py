@@ -1,9 +1,9 @@
 """Scores sampled texts: rewards for training, in worker processes, and expected utilities.
 
-A reward is a weighted sum of CIDEr-D, BLEU and ROUGE-L of one text.
-Words are text or numbers. A finished text has the end token as its last word, in references and in
-samples, so that the n-grams contain the end. Otherwise, the reward would not distinguish a complete
-caption from a caption that stops before its last noun ("a dog runs through the").
+A reward is a weighted sum of CIDEr-D, BLEU and ROUGE-L of one text. Words are strings or token
+indices. A finished text has the end token as its last word, in references and in samples, so that
+the n-grams contain the end. Otherwise, the reward would not distinguish a complete caption from a
+caption that stops before its last noun ("a dog runs through the").
 """
 
 import contextlib

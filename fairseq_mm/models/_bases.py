@@ -236,7 +236,7 @@ def check_has_regions(task: Any, option: str) -> None:
 
 
 def check_regions(features: Tensor, reads_grid: Optional[bool]) -> None:
-    """Raise UserError unless N > 1 for features [B, N, D] equals ``reads_grid`` (None: any N)."""
+    """Raise UserError if features [B, N, D] are a grid but must not be, or the reverse."""
     count = features.size(1)
     if reads_grid is not None and reads_grid != (count > 1):
         trained, remedy = ("a grid", "with") if reads_grid else ("one region", "without")

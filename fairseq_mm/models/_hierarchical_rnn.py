@@ -157,8 +157,8 @@ class HierarchicalRnnDecoder(TwoSourceDecoder):
         incremental_state: Optional[dict] = None,
         **unused: Any,
     ) -> tuple[Tensor, dict[str, Any]]:
-        """Compute features [B, T, E], or [B, 1, E] when decoding incrementally, and
-        :func:`attention_extra`.
+        """Compute features [B, T, E], or [B, 1, E] when decoding incrementally, and a dict of
+        attention weights, see :func:`attention_extra`.
         """
         sources, masks = get_sources(encoder_out)
         saved = self.saved_state(incremental_state)

@@ -184,10 +184,10 @@ class HierarchicalTransformerDecoder(TwoSourceDecoder):
         incremental_state: Optional[dict] = None,
         **unused: Any,
     ) -> tuple[Tensor, dict[str, Any]]:
-        """Compute features [B, T, C], or [B, 1, C] when decoding incrementally, and
-        :func:`attention_extra`.
+        """Compute features [B, T, C], or [B, 1, C] when decoding incrementally, and a dict of
+        attention weights, see :func:`attention_extra`.
 
-        Its weights are means over the heads of the last layer that attends to frames; None in
+        The weights are means over the heads of the last layer that attends to frames; None in
         training.
         """
         _, masks = get_sources(encoder_out)

@@ -76,7 +76,7 @@ class AdamParameterGroups(FairseqAdam):
         self.set_lr(lr)
 
     def set_lr(self, lr: float) -> None:
-        """Set the learning rate of pretrained parameters, and change the other in proportion."""
+        """Set the rate of pretrained parameters; change the rate of added ones in proportion."""
         # --lr 0 trains the added parameters alone, with a constant rate
         added_lr = self._added_lr * (lr / self._base_lr if self._base_lr else 1.0)
         for group, rate in zip(self.param_groups, (lr, added_lr)):

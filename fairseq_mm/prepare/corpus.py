@@ -78,14 +78,14 @@ class Corpus:
         further_references: Dict from split to visual stories that are no examples, but references
             of their album.
         missing: Dict from the key of an image or video to the reason why it cannot be used.
-        counts: Dict from split to its counts from reading.
+        counts: Dict from split to the counts that were made when it was read.
         exceptions: Dict from the description of a kind of irregular examples to their ids.
         published_types: Dict from the file name of a dictionary to its published size, fairseq's
             control symbols included.
-        write_features: Function of the data folder, and of a temporary folder whose files are moved
-            there when all are complete; writes the features of the release, and returns a line for
-            the user.
-        features_written: That line.
+        write_features: Function that writes the release's features, and returns a line for the
+            user. Its arguments are the data folder, and a temporary folder whose files are moved
+            there at the end.
+        features_written: Line that ``write_features`` returned.
     """
 
     kind: Kind

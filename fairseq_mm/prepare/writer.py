@@ -352,7 +352,7 @@ class FolderWriter:
         return token_lists
 
     def _vocabulary_name(self, side: str) -> str:
-        """Return the file name of the dictionary of a side, which both sides may share."""
+        """Return the file name of a side's dictionary; both sides may have the same one."""
         names = list(self.vocabularies)
         return names[list(self.sides).index(side)] if len(names) == len(self.sides) else names[0]
 

@@ -41,7 +41,8 @@ def frames_section(
         weights: [W, M] attention weights.
         times: Times of the M frames.
         is_known: [W] False to underline the word, because the dictionary does not contain it.
-        sums_over_words: True if the weights of each frame sum to 1; False if those of each word do.
+        sums_over_words: True if the weights of each frame sum to 1; False if the weights of each
+            word do.
         video_shares: [W] weight that the model gives to the video, not to the transcript.
     """
     W, M = weights.shape

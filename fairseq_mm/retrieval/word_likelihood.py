@@ -44,7 +44,7 @@ def word_log_probs(
     Args:
         features: [N, E] hidden state from which each word is predicted.
         target: [N] indices of the words.
-        chunk_bytes: Maximum size of float32 logits in memory; at least one word's are computed.
+        chunk_bytes: Maximum size of float32 logits in memory; at least the logits of one word.
     """
     linear = getattr(decoder, "output_proj", None)
     results = []
