@@ -11,20 +11,12 @@ from fairseq_mm.compat import repairs  # noqa: F401  (hands its table to activat
 from fairseq_mm.compat.activation import activate, apply, is_ours, is_user_dir
 from fairseq_mm.compat.command_line import check_hydra_recipe
 from fairseq_mm.compat.loading import load_torch_file
-from fairseq_mm.compat.pytorch import (
-    float32_by_default,
-    is_out_of_memory,
-    without_cudnn_attention,
-)
 
 __all__ = [
     "activate",
     "apply",
     "check_hydra_recipe",
-    "float32_by_default",
     "is_ours",
-    "is_out_of_memory",
     "is_user_dir",
     "load_torch_file",
-    "without_cudnn_attention",
 ]

@@ -41,6 +41,15 @@ def release_freed_memory() -> None:
         glibc.malloc_trim(0)
 
 
+def is_out_of_memory(error: BaseException) -> bool:
+    """Return True if an error says that a device, or the machine, has too little memory."""
+    parts = ("out of memory", "not enough memory", "can't allocate memory", "bad_alloc")
+    text = str(error)
+    # oneDNN says no more than this; the longer text of an operation that it lacks is another.
+    is_said = text == "could not create a primitive" or any(part in text for part in parts)
+    return isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and is_said)
+
+
 @functools.cache
 def _load_glibc() -> Optional[ctypes.CDLL]:
     """Return the C library; None if it is not glibc."""

@@ -15,7 +15,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fairseq_mm.compat import float32_by_default
 from fairseq_mm.errors import UserError, first_line, import_extra
 from fairseq_mm.extract.backbones import (
     POOLED,
@@ -207,8 +206,6 @@ class Extractor:
             return ClipReader(self.preprocessing, max_pixels)
         return ImageReader(self.preprocessing, max_pixels)
 
-    # a caller may have set torch's default to float64 or half precision
-    @float32_by_default
     def rows(self, inputs: np.ndarray) -> np.ndarray:
         """Compute the features of a batch.
 
@@ -222,7 +219,6 @@ class Extractor:
         with self._errors_of(inputs):
             return self._compute(self._to_device(inputs)).cpu().numpy()
 
-    @float32_by_default
     def trace_network(self) -> bool:
         """Trace the network, which makes it faster on a CPU; return True if this was possible.
 
@@ -312,7 +308,6 @@ class Extractor:
         """
         return self.start_batch(inputs).get()
 
-    @float32_by_default
     def start_batch(self, inputs: Sequence[Optional[np.ndarray]]) -> BatchFeatures:
         """Start :meth:`rows_of_each` without waiting for a GPU."""
         batch = BatchFeatures(len(inputs))
@@ -442,7 +437,6 @@ def find_device(name: Union[str, torch.device]) -> torch.device:
     return device
 
 
-@float32_by_default
 def build_backbone(
     model: str,
     *,
@@ -526,7 +520,6 @@ def build_extractor(
     return Extractor(backbone, default, device=device, precision=precision)
 
 
-@float32_by_default
 def build_extractor_from_identity(
     identity: Mapping[str, object],
     weights_file: Optional[str] = None,

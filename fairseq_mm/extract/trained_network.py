@@ -14,7 +14,6 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from fairseq_mm.compat import float32_by_default
 from fairseq_mm.errors import UserError
 from fairseq_mm.extract.backbones import build_image_backbone, list_image_models
 from fairseq_mm.extract.media import MediaFile, by_any_key, list_images
@@ -191,7 +190,6 @@ class TrainedNetwork(nn.Module):
         return rows
 
 
-@float32_by_default
 def build_trained_network(
     identity: Mapping[str, Any], weights: Optional[str], *, store: str, flip: bool = False
 ) -> TrainedNetwork:

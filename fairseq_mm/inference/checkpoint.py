@@ -21,7 +21,6 @@ from fairseq.models.bart import BARTModel
 from fairseq.tasks import TASK_REGISTRY
 from omegaconf import DictConfig, OmegaConf, open_dict
 
-from fairseq_mm.compat import float32_by_default
 from fairseq_mm.compat.loading import FOLDER_KEY, load_checkpoint
 from fairseq_mm.data.feature_store import EXTRACTOR_NOTES
 from fairseq_mm.errors import UserError, find_message
@@ -107,7 +106,6 @@ class LoadedModels:
     def are_language_models(self) -> bool:
         return isinstance(self.task, HierarchicalStoryTask) and not self.task.reads_prompts
 
-    @float32_by_default
     def prepare_for_generation(self) -> None:
         """Call ``make_generation_fast_`` of the models; they cannot be trained afterwards."""
         for file, model in zip(self.files, self.models):
@@ -425,7 +423,6 @@ def load_models(
     return build_models(Checkpoint.open_all(path, data=data), device)
 
 
-@float32_by_default
 def build_models(checkpoints: Sequence[Checkpoint], device: Optional[str] = None) -> LoadedModels:
     """Build the task and the models of checkpoints; several models are an ensemble.
 

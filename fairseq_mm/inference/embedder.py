@@ -14,7 +14,6 @@ from typing import Any, Callable, Optional, Union
 import numpy as np
 import torch
 
-from fairseq_mm.compat import float32_by_default
 from fairseq_mm.data.caption_text import CaptionTokenizer
 from fairseq_mm.data.collate import pad_features
 from fairseq_mm.data.multimodal_dataset import encode_words
@@ -77,7 +76,6 @@ class Embedder(Picklable, ImageReader):
         return self.embed_features(self.read_all_features(images, **options))
 
     @torch.no_grad()
-    @float32_by_default
     def embed_features(self, features: Sequence[np.ndarray]) -> np.ndarray:
         """Embed n images from their features, [N, D] each; return [n, K] float32 vectors."""
         vectors = [np.empty((0, self.models[0].embed_dim), dtype=np.float32)]
@@ -93,7 +91,6 @@ class Embedder(Picklable, ImageReader):
         return np.concatenate(vectors)
 
     @torch.no_grad()
-    @float32_by_default
     def embed_tokens(self, sentences: Sequence[Sequence[int]]) -> np.ndarray:
         """Embed n non-empty sentences of token indices without ``</s>``, in batches of similar
         length. Returns [n, K] float32 vectors.

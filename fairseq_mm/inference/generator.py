@@ -23,7 +23,7 @@ from typing import Any, Callable, NamedTuple, Optional, Union
 import torch
 from fairseq import utils
 
-from fairseq_mm.compat import allocator, float32_by_default, is_out_of_memory
+from fairseq_mm.compat import allocator
 from fairseq_mm.errors import UserError, first_line
 from fairseq_mm.generation.config import GenerationConfig, typed_option
 from fairseq_mm.generation.running_batch import RunningBatch, can_join
@@ -197,8 +197,7 @@ class Generator(Picklable):
         # `config` builds it to check the options, and `stream` asks for the same generator again
         if self._built is None or self._built[:2] != (config, stream):
             # a number for the stream: the seed of a sample is a list of integers
-            build = float32_by_default(self.task.generator_for)
-            generator = build(self.models, config, stream=STREAMS.index(stream))
+            generator = self.task.generator_for(self.models, config, stream=STREAMS.index(stream))
             self._built = (config, stream, generator)
         return self._built[2]
 
@@ -360,7 +359,7 @@ class Generator(Picklable):
                             yield waiting.pop(following)
                             following += 1
                 except (RuntimeError, MemoryError) as error:
-                    if not is_out_of_memory(error):
+                    if not allocator.is_out_of_memory(error):
                         raise
                     short = first_line(error)
                 if not short:
@@ -406,7 +405,6 @@ class Generator(Picklable):
             for position, hypotheses in finished:
                 yield position, self._rank(config, hypotheses, by_position[position])
 
-    @float32_by_default
     def _begin(
         self,
         generator: Any,
@@ -429,7 +427,6 @@ class Generator(Picklable):
                 batch.join(joining)
             return batch or joining, finished
 
-    @float32_by_default
     def _continue(self, batch: RunningBatch, most: float) -> tuple[int, list[tuple[int, Any]]]:
         """Make at most ``most`` decoding steps, until an input is finished. Return the number of
         steps, and (position, fairseq's hypotheses) of each finished input."""
@@ -444,7 +441,6 @@ class Generator(Picklable):
                 num_steps += 1
         return num_steps, finished
 
-    @float32_by_default
     def _generate(
         self,
         generator: Any,
@@ -610,7 +606,6 @@ class Generator(Picklable):
         sums = [sum(x.positional_scores) for x in scored]
         return [sums[start : start + number] for start in range(0, len(sums), number)]
 
-    @float32_by_default
     def _score(self, sample: dict[str, Any], examples: Sequence[Example]) -> list[Hypothesis]:
         from fairseq.sequence_scorer import SequenceScorer
 

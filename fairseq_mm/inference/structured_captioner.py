@@ -36,7 +36,6 @@ from typing import Any, NamedTuple, Optional, Union
 import numpy as np
 import torch
 
-from fairseq_mm.compat import float32_by_default
 from fairseq_mm.data.collate import pad_tokens
 from fairseq_mm.data.feature_store import FeatureStore
 from fairseq_mm.data.pos_sequences import TagLines, get_tags
@@ -247,7 +246,6 @@ class StructuredCaptioner(Picklable):
             for captions, sentence in zip(ranked, neighbours.nearest[part]):
                 yield StructuredCaption(captions, sentence)
 
-    @float32_by_default
     def _write(
         self, conditions: np.ndarray, draws: Draws, search: StructuredSearch
     ) -> list[list[tuple[int, ...]]]:

@@ -21,7 +21,7 @@ from fairseq.tasks import FairseqTask
 from omegaconf import II, MISSING
 from torch import Tensor
 
-from fairseq_mm.compat import activate, without_cudnn_attention
+from fairseq_mm.compat import activate
 from fairseq_mm.compat.options import check_sizes, option
 from fairseq_mm.data.binarised_text import build_dictionary
 from fairseq_mm.data.feature_store import FeatureStores, open_folder_features
@@ -99,6 +99,25 @@ class MultimodalTaskConfig(GenerationTaskConfig):
     )
     best_checkpoint_metric: str = II("checkpoint.best_checkpoint_metric")
     maximize_best_checkpoint_metric: bool = II("checkpoint.maximize_best_checkpoint_metric")
+
+
+@contextlib.contextmanager
+def without_cudnn_attention() -> Iterator[None]:
+    """Keep PyTorch from computing attention on GPUs by cuDNN in a ``with`` block.
+
+    cuDNN makes a new plan for each new number of keys. A decoding step has one key more than the
+    step before, and making the plan takes longer than the step's attention.
+    """
+    backends = torch.backends.cuda
+    if not torch.cuda.is_initialized():
+        yield
+        return
+    before = backends.cudnn_sdp_enabled()
+    backends.enable_cudnn_sdp(False)
+    try:
+        yield
+    finally:
+        backends.enable_cudnn_sdp(before)
 
 
 class GenerationTask(GeneratesText, FairseqTask):

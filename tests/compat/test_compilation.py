@@ -5,9 +5,7 @@ import torch
 from toy_data import make_captions_folder
 from toy_training_states import train_until
 
-from fairseq_mm.compat import (
-    without_cudnn_attention,
-)
+from fairseq_mm.tasks.multimodal_task import without_cudnn_attention
 
 TRAINING = ("--task", "multimodal_captioning", "--arch", "m_rnn_tiny")
 

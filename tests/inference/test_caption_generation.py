@@ -307,27 +307,6 @@ def test_a_generator_can_be_copied_and_pickled(trained, images, tmp_path, starte
     assert done.stdout.splitlines() == [best.text for best, *_ in expected], done.stderr
 
 
-@pytest.fixture
-def double_by_default():
-    torch.set_default_dtype(torch.float64)
-    yield
-    torch.set_default_dtype(torch.float32)
-
-
-def test_the_default_dtype_changes_nothing(trained, captioner, images, double_by_default):
-    loaded = from_pretrained(trained, device="cpu")
-    assert {weight.dtype for weight in loaded.models[0].parameters()} == {torch.float32}
-    assert torch.get_default_dtype() == torch.float64
-    found = {}
-    for dtype in (torch.float32, torch.float64, torch.float16):
-        torch.set_default_dtype(dtype)
-        for model in (captioner, loaded):
-            for options in ({}, {"sampling": True}, {"no_repeat_ngram_size": 1}):
-                found.setdefault(str(options), []).append(model.generate(images, **options))
-    for same in found.values():
-        assert all(other == same[0] for other in same)
-
-
 def test_the_last_checkpoint_stands_in_for_the_best(tmp_path):
     with pytest.raises(UserError, match=r"has neither checkpoint_best.pt nor checkpoint_last.pt"):
         checkpoint_file(str(tmp_path))
