@@ -362,7 +362,14 @@ def nearest_by_likelihood(args: argparse.Namespace) -> list[dict[str, Any]]:
         split = ranking.SplitToRank(task.datasets[args.split], sampled=sampled)
         # The first column of the scores is the query, the others are sampled training images.
         others = range(len(split.images), len(split))
-        rows = [_read_query(args, split, checkpoint), *map(split.rows, others)]
+        if args.id is None:
+            reader = ImageReader(checkpoint.build(args.device), weights=args.weights)
+            query = reader.read_all_features([args.image])[0]
+        elif args.id in split.images:
+            query = split.rows(split.images.index(args.id))
+        else:
+            raise UserError(f"--id {args.id}: is no image of {args.split} of {args.data}.")
+        rows = [query, *map(split.rows, others)]
         likelihood = build_likelihood(
             model, lambda first, end: pad_features(rows[first:end]), len(rows), start=start
         )
@@ -381,18 +388,3 @@ def nearest_by_likelihood(args: argparse.Namespace) -> list[dict[str, Any]]:
         {"id": item["id"], "score": item["score"], "rank": rank, "text": item.get("text")}
         for rank, item in enumerate(found, start=1)
     ]
-
-
-def _read_query(
-    args: argparse.Namespace, split: ranking.SplitToRank, checkpoint: Checkpoint
-) -> np.ndarray:
-    """Return the features of the query image (``--id`` or ``--image``), [rows, feature dimension].
-
-    An image of ``--image`` is read with the extractor of ``checkpoint``.
-    """
-    if args.id is None:
-        reader = ImageReader(checkpoint.build(args.device), weights=args.weights)
-        return reader.read_all_features([args.image])[0]
-    if args.id not in split.images:
-        raise UserError(f"--id {args.id}: is no image of {args.split} of {args.data}.")
-    return split.rows(split.images.index(args.id))

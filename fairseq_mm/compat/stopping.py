@@ -106,7 +106,15 @@ def _state(trainer: Any, extra_state: dict[str, Any]) -> dict[str, Any]:
     a training with a larger limit would not compute it. ``extra_state`` is the entry of this name
     in fairseq's checkpoints.
     """
-    is_planned = _is_validation_planned(trainer, extra_state["train_iterator"])
+    # planned by an interval such as --validate-interval, or only because the training ends
+    data, updates = trainer.cfg.dataset, trainer.get_num_updates()
+    position, intervals = extra_state["train_iterator"], [data.validate_interval_updates]
+    is_planned = False
+    if position["iterations_in_epoch"] > 0:
+        intervals.append(trainer.cfg.checkpoint.save_interval_updates)
+    else:
+        is_planned = (position["epoch"] - 1) % data.validate_interval == 0
+    is_planned |= any(interval > 0 and updates % interval == 0 for interval in intervals)
     plateau = getattr(trainer.lr_scheduler, "lr_scheduler", None)
     before = getattr(trainer, "patience_before_validation", {})
     return {
@@ -116,18 +124,6 @@ def _state(trainer: Any, extra_state: dict[str, Any]) -> dict[str, Any]:
         "lr": trainer.get_lr(),
         "plateau": {name: getattr(plateau, name) for name in _PLATEAU if hasattr(plateau, name)},
     }
-
-
-def _is_validation_planned(trainer: Any, position: dict[str, Any]) -> bool:
-    """Return True if an interval such as ``--validate-interval`` plans a validation now; if not, it
-    is made because the training ends. ``position`` is the data iterator's state."""
-    data, updates = trainer.cfg.dataset, trainer.get_num_updates()
-    intervals = [data.validate_interval_updates]
-    if position["iterations_in_epoch"] > 0:
-        intervals.append(trainer.cfg.checkpoint.save_interval_updates)
-    elif (position["epoch"] - 1) % data.validate_interval == 0:
-        return True
-    return any(interval > 0 and updates % interval == 0 for interval in intervals)
 
 
 @dataclasses.dataclass

@@ -23,7 +23,7 @@ tensors are not known with certainty.
 
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, Optional
 
 import torch
@@ -107,8 +107,12 @@ def read_released_visual_stories(
     notes = [f"{SEPARATOR} and </s> have the logit of <end> each, see the documentation."]
     rows, words = known_words(by_number, notes)
     words.append(SEPARATOR)
+    start, pad, end, unknown = (special[x] for x in ("<start>", "<pad>", "<end>", "<unk>"))
     for name in (_EMBEDDING, "decoder.output_proj.weight", "decoder.output_proj.bias"):
-        parts[name] = _reorder_rows(parts[name], rows, special, is_input=name == _EMBEDDING)
+        # our separator ends a sentence and begins the next one: it is predicted as <end>, but read
+        # as <start>
+        ending = start if name == _EMBEDDING else end
+        parts[name] = parts[name][[start, pad, ending, unknown, *rows, ending]]
     arch, options = _infer_options(parts, notes)
     cnn_type, network = _read_resnet(weights)
     return ReleasedModel(
@@ -169,19 +173,6 @@ def _read_resnet(weights: Mapping[str, Tensor]) -> tuple[str, dict[str, Tensor]]
         return "", network
     blocks = tuple(_count(network, f"layer{stage}.") for stage in range(1, 5))
     return _RESNETS[blocks, "layer1.0.conv3.weight" in network], network
-
-
-def _reorder_rows(
-    x: Tensor, rows: Sequence[int], special: Mapping[str, int], *, is_input: bool
-) -> Tensor:
-    """Reorder a released embedding or output layer for this package's dictionary."""
-    names = ("<start>", "<pad>", "<end>", "<unk>")
-    start, pad, end, unknown = (x[special[name]] for name in names)
-    # our separator ends a sentence and begins the next one: it is predicted as <end>, but read as
-    # <start>
-    ending = start if is_input else end
-    first = torch.stack([start, pad, ending, unknown])
-    return torch.cat([first, x[list(rows)], ending.unsqueeze(0)])
 
 
 def _infer_options(weights: Mapping[str, Tensor], notes: list[str]) -> tuple[str, dict[str, Any]]:

@@ -135,7 +135,13 @@ class FeatureStore:
             h5py.h5t.py_create(self.dtype)
         )
         self._rows_offset = features.id.get_offset() if is_plain else None
-        values = {name: _to_python_value(value) for name, value in file.attrs.items()}
+        values: dict[str, Any] = {}  # plain Python values, which JSON can represent
+        for name, value in file.attrs.items():
+            if isinstance(value, (np.generic, np.ndarray)):
+                value = value.tolist()
+            if isinstance(value, bytes):
+                value = value.decode("utf-8", "replace")
+            values[name] = value if isinstance(value, (str, bool, int, float)) else str(value)
         self.rows_finite = bool(values.get("rows_finite"))
         self.digest = str(values.get("digest", ""))
         self.attributes = {k: v for k, v in values.items() if k not in FILE_ATTRIBUTES}
@@ -435,12 +441,3 @@ def missing_key_error(key: object, ids: Sequence[str], paths: Sequence[str]) -> 
 def check_rows_finite(rows: np.ndarray, path: str, key: str) -> None:
     if not is_finite(rows):
         raise UserError(f"{path}: the features of {key!r} have NaN or infinite values.")
-
-
-def _to_python_value(value: object) -> object:
-    """Return an HDF5 attribute as a plain Python value that JSON can represent."""
-    if isinstance(value, (np.generic, np.ndarray)):
-        value = value.tolist()
-    if isinstance(value, bytes):
-        return value.decode("utf-8", "replace")
-    return value if isinstance(value, (str, bool, int, float)) else str(value)

@@ -209,15 +209,6 @@ def write_weights(weights: Mapping[str, Any], folder: str) -> dict[str, Any]:
     }
 
 
-def write_config(config: Mapping[str, Any], folder: str) -> None:
-    """Write ``config.json`` with ``config`` and the version of the format to a folder."""
-    content = {"format": FORMAT, "format_version": FORMAT_VERSION, **config}
-    path = os.path.join(folder, CONFIG_FILE)
-    with open(path, "w", encoding="utf-8", newline="\n") as file:
-        file.write(json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
-    read_config(folder)  # every folder that is written can be read
-
-
 def shorten_paths(value: Any) -> Any:
     """Return a config value, with paths that lead out of the folder cut to their last component.
 

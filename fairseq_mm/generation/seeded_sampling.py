@@ -90,12 +90,18 @@ class SeededSampling(Search):
             self._draws = torch.empty(0, beam, max(FIRST_STEPS, 2 * longest))
         if len(self._draws) < B:
             assert original_batch_idxs is not None
-            count = self._draws.size(2)
-            draws = [
-                [self._draw_numbers(int(item), place, count) for place in range(beam)]
-                for item in original_batch_idxs[len(self._draws) :].tolist()
-            ]
-            joining = torch.from_numpy(np.array(draws)).to(lprobs.device)
+            bits = []
+            for item in original_batch_idxs[len(self._draws) :].tolist():
+                for number in range(beam):
+                    key = [self.seed, int(item), self.stream]
+                    if number:
+                        key.append(number)
+                    # seeding and bit generators are stable between versions of numpy, unlike
+                    # distributions; a larger number of draws begins with the same numbers
+                    generator = np.random.Philox(np.random.SeedSequence(key))
+                    bits.append(generator.random_raw(self._draws.size(2)))
+            draws = (np.stack(bits) >> np.uint64(64 - DRAW_BITS)) / 2.0**DRAW_BITS
+            joining = torch.from_numpy(draws).view(-1, beam, self._draws.size(2)).to(lprobs.device)
             self._draws = torch.cat([self._draws.to(joining), joining])
         log_probabilities, words = self._truncated(lprobs.reshape(B * beam, V))
         if self.typical_p < 1:
@@ -121,19 +127,6 @@ class SeededSampling(Search):
     def prune_sentences(self, batch_idxs: Tensor) -> None:
         """Keep only the inputs ``batch_idxs`` of the batch; all other texts are complete."""
         self._draws = self._draws[batch_idxs]
-
-    def _draw_numbers(self, item: int, place: int, count: int) -> np.ndarray:
-        """Return ``count`` uniform random numbers in [0, 1) for one text of an input.
-
-        ``item`` is the index of the input, ``place`` the number of the text in its beam. With a
-        larger ``count``, the first numbers are the same.
-        """
-        key = [self.seed, item, self.stream]
-        if place:
-            key.append(place)
-        # seeding and bit generators are stable between versions of numpy; distributions are not
-        bits = np.random.Philox(np.random.SeedSequence(key))
-        return (bits.random_raw(count) >> np.uint64(64 - DRAW_BITS)) / 2.0**DRAW_BITS
 
     def _truncated(self, lprobs: Tensor) -> tuple[Tensor, Tensor]:
         """Select the K words to sample from for each of N texts, by ``topk`` and ``topp``.

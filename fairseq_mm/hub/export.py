@@ -1,6 +1,7 @@
 """Converts checkpoints to model folders (safetensors, JSON and a model card), and back; averages
 checkpoints, and separates a model from the image network that it was trained with."""
 
+import json
 import os
 import re
 from collections.abc import Mapping, Sequence
@@ -28,11 +29,14 @@ from fairseq_mm.conversion.new_checkpoint import (
 from fairseq_mm.conversion.output_folder import check_output, output_folder
 from fairseq_mm.data.input_files import compute_sha256
 from fairseq_mm.data.model_folder import (
+    CONFIG_FILE,
+    FORMAT,
+    FORMAT_VERSION,
     WEIGHTS_FILE,
     check_plain,
     is_count,
+    read_config,
     shorten_paths,
-    write_config,
     write_weights,
 )
 from fairseq_mm.data.subwords import Subwords
@@ -94,6 +98,8 @@ def _write_files(checkpoint: Checkpoint, options: Mapping[str, Any], folder: str
     packages = [kind.__module__.partition(".")[0] for kind in kinds if kind is not None]
     plugins = [name for name in packages if name not in ("fairseq", "fairseq_mm")]
     config = {
+        "format": FORMAT,
+        "format_version": FORMAT_VERSION,
         "fairseq_mm_version": __version__,
         "architecture": checkpoint.arch,
         "task": checkpoint.task_name,
@@ -109,8 +115,9 @@ def _write_files(checkpoint: Checkpoint, options: Mapping[str, Any], folder: str
         "files": {name: compute_sha256(os.path.join(folder, name)) for name in names},
         "checkpoint_sha256": compute_checkpoint_digest(checkpoint.path),
     }
-    write_config(config, folder)
-    return config
+    with open(os.path.join(folder, CONFIG_FILE), "w", encoding="utf-8", newline="\n") as file:
+        file.write(json.dumps(config, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
+    return read_config(folder)  # every folder that is written can be read
 
 
 def _plain_options(checkpoint: Checkpoint) -> dict[str, Any]:

@@ -313,14 +313,6 @@ def cache_path() -> Path:
     return Path(folder, "fairseq_mm", _FILE_NAME)
 
 
-def _read_cache(path: Path, identity: str) -> dict[str, np.ndarray]:
-    """Read the arrays of a cached file. Raise ValueError if they are outdated."""
-    with np.load(path) as archive:
-        if archive["identity"].item() != identity:
-            raise ValueError("outdated")
-        return dict(archive)  # the archive has checksums
-
-
 @lru_cache(maxsize=1)
 def load_tables() -> Tables:
     """Load METEOR's tables from the cached file. If it is missing, outdated or damaged, compile the
@@ -337,7 +329,9 @@ def load_tables() -> Tables:
             file.seek(-8, os.SEEK_END)
             identity = "-".join([f"{FORMAT}", sys.byteorder, file.read().hex(), *checksums])
         try:
-            return Tables(_read_cache(cache_path(), identity))
+            with np.load(cache_path()) as archive:
+                if archive["identity"].item() == identity:
+                    return Tables(dict(archive))  # the archive has checksums
         except (OSError, EOFError, ValueError, KeyError, TypeError, zipfile.BadZipFile):
             pass  # missing, outdated or damaged: compiled again
         arrays: dict[str, Any] = _compile(jar, paraphrases)

@@ -62,17 +62,6 @@ class GeneratedOutput:
     # ignored
     cut_short: Optional[int] = None
 
-    def repeats_targets(self) -> bool:
-        """Return True if every text equals its target, as with ``--score-reference``; always False
-        if the log records this option, or if there are fewer than ten texts."""
-        if self.scores_references is not None or len(self.hypotheses) < _LEAST_REPEATED:
-            return False
-        # in targets fairseq prints <<unk>>, so that an unknown word equals no hypothesis
-        targets = {i: text.replace("<<unk>>", "<unk>") for i, (_, text) in self.targets.items()}
-        return all(
-            words == targets.get(i) for i, scored in self.hypotheses.items() for _, words in scored
-        )
-
 
 @dataclass
 class Hypotheses:
@@ -234,8 +223,13 @@ def _read_generated(
         key = str(visual_ids[output.cut_short])
         if key not in hypotheses.texts:  # no earlier line of the item is scored
             hypotheses.cut_short.append(key)
-    if output.repeats_targets():
-        hypotheses.equal_to_targets = list(hypotheses.texts)
+    # a log has the value of --score-reference; without one, texts may all equal their targets
+    if output.scores_references is None and len(output.hypotheses) >= _LEAST_REPEATED:
+        # in targets fairseq prints <<unk>>, so that an unknown word equals no hypothesis
+        targets = {i: text.replace("<<unk>>", "<unk>") for i, (_, text) in output.targets.items()}
+        scored = output.hypotheses.items()
+        if all(words == targets.get(i) for i, texts in scored for _, words in texts):
+            hypotheses.equal_to_targets = list(hypotheses.texts)
     return hypotheses
 
 

@@ -121,22 +121,20 @@ class ScNlmEncoder(BatchFirstEncoder):
         places = torch.arange(S + 1 + self.structure_length, device=src_tokens.device) + first
         tags = src_tokens.gather(1, places.clamp(max=S - 1))
         tags = tags.masked_fill((places >= S) | tags.eq(self.pad), self.stop)
-        windows = self._sum_windows(tags)  # [B, S + 1, G]
+        # The sums of the tags' projections in each window of k + 1 tags, [B, S + 1, G].
+        if self.folded is None:
+            sums = self.structure(self.tag_embedding(tags))
+        else:
+            length = self.structure_length + 1
+            first_rows = torch.arange(length, device=tags.device)
+            windows = tags.unfold(1, length, 1) + first_rows * self.tag_embedding.num_embeddings
+            sums = F.embedding_bag(windows.flatten(0, 1), self.folded, mode="sum")
+            sums = sums.view(*windows.shape[:2], -1)
         # T^(u) u and b are equal at all positions, so they are added once to the sums of the
         # windows.
         content = self.content(features, padding_mask)
-        attributes = torch.relu(windows + (content + self.structure_bias).unsqueeze(1))
+        attributes = torch.relu(sums + (content + self.structure_bias).unsqueeze(1))
         return {"condition": [self.factor_proj(attributes)]}
-
-    def _sum_windows(self, tags: Tensor) -> Tensor:
-        """Sum the projections of tags in each window of k + 1 tags: [B, S + 1, G]."""
-        if self.folded is None:
-            return self.structure(self.tag_embedding(tags))
-        length = self.structure_length + 1
-        first_rows = torch.arange(length, device=tags.device) * self.tag_embedding.num_embeddings
-        windows = tags.unfold(1, length, 1) + first_rows  # [B, S + 1, k + 1]
-        sums = F.embedding_bag(windows.flatten(0, 1), self.folded, mode="sum")
-        return sums.view(*windows.shape[:2], -1)
 
 
 @register_model("sc_nlm", dataclass=ScNlmConfig)

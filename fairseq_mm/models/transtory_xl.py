@@ -320,6 +320,7 @@ class TranstoryXLDecoder(FeatureDecoder):
         part begins with the slots of the memory, followed by the words of the current sentence.
         """
         M = self.memory_length
+        ages = torch.arange(M, 0, -1, device=tokens.device)
         saved = self.get_incremental_state(incremental_state, STATE)
         if saved is None:
             sentence, position = next_positions(None, tokens, self.separator)
@@ -333,10 +334,15 @@ class TranstoryXLDecoder(FeatureDecoder):
             sentence, position = next_positions((saved["sentence"], last), tokens, self.separator)
             rows = (position == 0).nonzero().squeeze(1)
             if len(rows):
-                self._renew_memory(cache, valid_mask, rows, last[rows], images, sentence[rows])
+                # These rows begin a new sentence: renew their memory (Li et al. 2020, eq. 9 to 12).
+                states = [part[rows] for part in cache.parts[2::3]]  # [r, M + C, D]
+                memory = SegmentMemory([x[:, :M] for x in states], ages, valid_mask[rows])
+                words = [x[:, M:] for x in states]
+                renewed = self._remember(memory, words, last[rows] + 1, self.segment_length)
+                following = images[rows, sentence[rows].clamp(max=images.size(1) - 1)]
+                self._write_memory(cache, valid_mask, rows, self.fuse(renewed, following))
         cache.reserve(position + M)
         places = torch.arange(cache.capacity - M, device=tokens.device)
-        ages = torch.arange(M, 0, -1, device=tokens.device)
         offsets = torch.cat([ages, -places])
         distances = (position.unsqueeze(1) + offsets).unsqueeze(1)  # [B, 1, M + C]
         is_filled = torch.cat(
@@ -392,28 +398,6 @@ class TranstoryXLDecoder(FeatureDecoder):
                     -1, len(slots), *slot_first.shape[2:]
                 )
         cache.begin_memory(rows)
-
-    def _renew_memory(
-        self,
-        cache: SentenceCache,
-        valid_mask: Tensor,
-        rows: Tensor,
-        last: Tensor,
-        images: Tensor,
-        sentence: Tensor,
-    ) -> None:
-        """Compute the memory of rows that begin a new sentence (Li et al. 2020, eq. 9 to 12).
-
-        ``rows`` [r] are the indices of the rows, ``last`` [r] the positions at which their previous
-        sentences ended, and ``sentence`` [r] the indices of the new sentences.
-        """
-        M = self.memory_length
-        states = [part[rows] for part in cache.parts[2::3]]  # [r, M + C, D]
-        ages = torch.arange(M, 0, -1, device=rows.device)
-        memory = SegmentMemory([x[:, :M] for x in states], ages, valid_mask[rows])
-        renewed = self._remember(memory, [x[:, M:] for x in states], last + 1, self.segment_length)
-        following = images[rows, sentence.clamp(max=images.size(1) - 1)]
-        self._write_memory(cache, valid_mask, rows, self.fuse(renewed, following))
 
     def _released_step(self, tokens: Tensor, images: Tensor, incremental_state: dict) -> Tensor:
         """Compute features [B, 1, D] of the last word of ``tokens`` [B, T] (``--compat released``).

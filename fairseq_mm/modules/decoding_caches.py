@@ -47,19 +47,18 @@ def join_rows(x: Any, y: Any) -> Any:
         return None
     if isinstance(x, Tensor):
         sizes = [max(pair) for pair in zip(x.shape[1:], y.shape[1:])]
-        return torch.cat([_pad_to(part, sizes) for part in (x, y)])
+        parts = []
+        for part in (x, y):
+            missing = [size - present for size, present in zip(sizes, part.shape[1:])]
+            if any(missing):
+                # F.pad expects the last dimension first.
+                amounts = [n for size in reversed(missing) for n in (0, size)]
+                part = F.pad(part, amounts, value=part.dtype == torch.bool)
+            parts.append(part)
+        return torch.cat(parts)
     if isinstance(x, dict):
         return {key: join_rows(part, y[key]) for key, part in x.items()}
     return type(x)(join_rows(part, other) for part, other in zip(x, y))
-
-
-def _pad_to(x: Tensor, sizes: list[int]) -> Tensor:
-    missing = [size - present for size, present in zip(sizes, x.shape[1:])]
-    if not any(missing):
-        return x
-    # F.pad expects the last dimension first.
-    amounts = [n for size in reversed(missing) for n in (0, size)]
-    return F.pad(x, amounts, value=x.dtype == torch.bool)
 
 
 def reorder_state(state: dict[str, Any], new_order: Tensor) -> dict[str, Any]:

@@ -65,17 +65,6 @@ def attend_to_past(query: Tensor, key: Tensor, value: Tensor, stride: int) -> Te
     return out[:, :, first : first + T]
 
 
-def attend_at_all_scales(
-    query: Tensor, key: Tensor, value: Tensor, strides: tuple[int, ...]
-) -> Tensor:
-    """Compute :func:`attend_to_past` for heads of different strides by one call."""
-    T = query.size(2)
-    capacity = max(64, 1 << T.bit_length())  # a power of two, so that there are few tables
-    bias = _past_bias(capacity, strides, query.dtype, query.device)[:, :T, : 1 + T]
-    key, value = F.pad(torch.stack([key, value]), (0, 0, 1, 0)).unbind(0)
-    return attend(query, key, value, bias.unsqueeze(0))
-
-
 # one table for all layers and for all texts up to a length
 @functools.lru_cache(maxsize=8)
 def _past_bias(
@@ -263,7 +252,11 @@ class MultiScaleSelfAttention(nn.Module):
             # wants to see them.
             trace.append(attention_weights(query, F.pad(key, (0, 0, 1, 0)), attention_mask))
         if x.is_cuda and len(self.strides) > 1:
-            heads = attend_at_all_scales(query, key, value, tuple(self.strides))
+            # one call for the heads of all strides
+            capacity = max(64, 1 << T.bit_length())  # a power of two, so that there are few tables
+            bias = _past_bias(capacity, tuple(self.strides), query.dtype, query.device)
+            key, value = F.pad(torch.stack([key, value]), (0, 0, 1, 0)).unbind(0)
+            heads = attend(query, key, value, bias[:, :T, : 1 + T].unsqueeze(0))
         else:
             count = self.num_heads // len(self.strides)
             scales = zip(self.strides, *(x.split(count, dim=1) for x in (query, key, value)))

@@ -94,7 +94,7 @@ def partial_folder(
     partial = output / _PARTIAL
     with locked_output(output):
         try:
-            _finish_move(output)
+            finish_move(output)
             _check_output(output, files, kind=kind, overwrite=overwrite)
             partial.mkdir()
             (partial / _REPLACED).write_text(json.dumps(sorted(files)), encoding="utf-8")
@@ -114,13 +114,6 @@ def is_half_moved(folder: str) -> bool:
 
 
 def finish_move(output: Path) -> None:
-    """Complete a data folder if a run was killed while it moved files to the folder."""
-    if is_half_moved(str(output)):
-        with locked_output(output):
-            _finish_move(output)
-
-
-def _finish_move(output: Path) -> None:
     """Move the files of a killed run to the data folder if the run had completed all files, and
     remove its temporary folder."""
     partial = output / _PARTIAL

@@ -22,7 +22,13 @@ from fairseq_mm.data.record_split import (
 )
 from fairseq_mm.data.records import ImportedSplit, open_split, split_names
 from fairseq_mm.errors import UserError
-from fairseq_mm.prepare.data_folder import finish_move, former_files, partial_folder
+from fairseq_mm.prepare.data_folder import (
+    finish_move,
+    former_files,
+    is_half_moved,
+    locked_output,
+    partial_folder,
+)
 from fairseq_mm.prepare.writer import json_line
 
 # what prepare.json of version 0.2 says of files that are gone
@@ -39,7 +45,9 @@ def upgrade_folder(folder: Path) -> list[str]:
     If the run is killed, the folder stays as it was, or the next run completes it. The list is
     empty if there is nothing to do.
     """
-    finish_move(folder)
+    if is_half_moved(str(folder)):
+        with locked_output(folder):
+            finish_move(folder)
     splits = [open_split(folder, name) for name in split_names(folder)]
     if not splits:
         raise UserError(f"{folder}: is no data folder: it has no split.")
