@@ -30,7 +30,7 @@ ALLOWED = {
         *("metrics", "retrieval", "tasks"),
     },
     "conversion": {"compat", "data", "extract", "models", "modules", "tasks"},
-    "analysis": {"data", "inference", "models", "retrieval", "tasks"},
+    "analysis": {"data", "inference", "models", "modules", "retrieval", "tasks"},
     "report": {"analysis", "data", "extract", "metrics"},
     "hub": {
         *("compat", "conversion", "data", "extract", "inference", "metrics", "models", "tasks"),

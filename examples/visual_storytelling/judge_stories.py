@@ -31,7 +31,7 @@ from fairseq_mm.data.input_files import read_objects
 from fairseq_mm.data.records import open_split
 from fairseq_mm.data.story_text import SEPARATOR
 from fairseq_mm.errors import UserError
-from fairseq_mm.metrics.diversity import distinct_n, repeated_ngrams
+from fairseq_mm.metrics.text_scores import distinct_n, repeated_ngrams
 from fairseq_mm.ngrams.kneser_ney import estimate_kneser_ney
 
 COMPARED = 9  # other albums in a ranking

@@ -184,8 +184,10 @@ class SelfCriticalCriterion(CrossEntropyCriterion):
         workers = self._workers
         texts: list[list[Any]] = [[] for _ in sample["id"]]
         for tokens, is_cut in drawn:
-            for own, lines, cuts in zip(texts, tokens, is_cut):
-                own += self.text.words_of_samples(lines, cuts)
+            for own, lines, cuts in zip(texts, tokens.tolist(), is_cut.tolist()):
+                # the model has not written the end of a cut text
+                ends = [line.index(self.text.end) + (not cut) for line, cut in zip(lines, cuts)]
+                own += [self.text.words(line[:end]) for line, end in zip(lines, ends)]
         lines = sample["id"].tolist()
         workers.submit([Job(own, references[line]) for own, line in zip(texts, lines)])
 

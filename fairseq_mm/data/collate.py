@@ -28,16 +28,6 @@ def pad_tokens(rows: list[Tensor], pad: int, *, left: bool = False) -> Tensor:
     return batch.masked_scatter_(is_token.to(batch.device), torch.cat(rows))
 
 
-def shift_right(rows: list[Tensor], start: int) -> list[Tensor]:
-    """Turn targets into decoder inputs: put the token ``start`` before each target, and drop its
-    last token. Targets must not be empty."""
-    lengths = [row.numel() for row in rows]
-    # the last token of a row rolls to the place of the next row's first, where the start token goes
-    shifted = torch.cat(rows).roll(1)
-    shifted[[0, *accumulate(lengths[:-1])]] = start
-    return list(shifted.split(lengths))
-
-
 def pad_features(
     rows: list[np.ndarray], missing: Optional[list[Optional[np.ndarray]]] = None
 ) -> tuple[Tensor, Tensor]:
@@ -118,7 +108,12 @@ def collate(
         batch["item"] = torch.tensor([example["item"] for example in examples])
     if examples[0]["target"] is not None:
         targets = [example["target"] for example in examples]
-        net_input["prev_output_tokens"] = pad_tokens(shift_right(targets, start), pad)
+        lengths = [target.numel() for target in targets]
+        # the decoder reads `start` and the target without its last token; the last token of a row
+        # rolls to the place of the next row's first, where the start token goes
+        shifted = torch.cat(targets).roll(1)
+        shifted[[0, *accumulate(lengths[:-1])]] = start
+        net_input["prev_output_tokens"] = pad_tokens(list(shifted.split(lengths)), pad)
         batch["target"] = pad_tokens(targets, pad)
-        batch["ntokens"] = sum(target.numel() for target in targets)
+        batch["ntokens"] = sum(lengths)
     return batch

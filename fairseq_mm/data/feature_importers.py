@@ -75,7 +75,7 @@ def open_source(
             # sorted, since the order of a folder depends on the file system
             paths = sorted(path.glob("*.npy")) or sorted(path.glob("*.npz"))
             keys = [file.stem for file in paths]
-            source = FeatureSource(path.name, keys, lambda i: _read_file(paths[i], array))
+            source = FeatureSource(path.name, keys, lambda i: read_file(paths[i], array))
         elif path.suffix == ".npz" and not ids_path and not array:
             source = _open_npz(path)
         elif path.suffix == ".npy" and not array:
@@ -205,7 +205,7 @@ def extractor_attributes(
     return {name: value for name, value in attributes.items() if value is not None}
 
 
-def _read_file(path: Path, array: Optional[str]) -> np.ndarray:
+def read_file(path: Path, array: Optional[str] = None) -> np.ndarray:
     """Read the feature vectors ``[R, D]`` in a file of one image or video."""
     content = load_numpy(path)
     if path.suffix == ".npy":
@@ -266,13 +266,6 @@ def _open_array(path: Path, ids_path: Optional[str]) -> FeatureSource:
         return _to_rows(np.asarray(first), f"{path}: row {firsts[i]}")
 
     return FeatureSource(path.name, ids, read)
-
-
-def open_files(name: str, paths: Mapping[str, Path]) -> FeatureSource:
-    """Return a source of features that reads each image or video from its own ``.npy`` or ``.npz``
-    file; ``name`` is saved in the store."""
-    keys = list(paths)
-    return FeatureSource(name, keys, lambda i: _read_file(paths[keys[i]], None))
 
 
 def _read_ids(path: str) -> list[str]:

@@ -9,7 +9,7 @@ https://arxiv.org/abs/1411.2539).
 import logging
 import random
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from functools import cached_property
 from itertools import accumulate
 from typing import Any, Optional
@@ -65,20 +65,6 @@ def get_tags(records: Split) -> list[str]:
     return tags
 
 
-def make_tag_dictionary(lines: Iterable[str]) -> Dictionary:
-    """Build a dictionary of the tags in part-of-speech sequences, the most frequent tag first.
-
-    Each line is a sequence, its tags separated by spaces.
-    """
-    counts = Counter(tag for line in lines for tag in line.split())
-    dictionary = Dictionary()
-    # Counter.most_common orders equal counts by occurrence: a copy in another order of lines would
-    # give the tags of a checkpoint other indices
-    for tag, count in sorted(counts.items(), key=lambda item: (-item[1], item[0])):
-        dictionary.add_symbol(tag, n=count)
-    return dictionary
-
-
 def sample_pos_sequences(counts: "Counter[str]", number: int, *, seed: int) -> list[str]:
     """Sample ``number`` part-of-speech sequences with replacement.
 
@@ -106,10 +92,17 @@ class FolderPosSequences:
 
     @cached_property
     def dictionary(self) -> Dictionary:
-        """Dictionary of the tags, built at the first access."""
+        """Dictionary of the tags, the most frequent first; built at the first access."""
         if self._words is not None:
             return build_dictionary(self._words)
-        return make_tag_dictionary(get_tags(open_split(self.folder, "train", ())))
+        lines = get_tags(open_split(self.folder, "train", ()))
+        counts = Counter(tag for line in lines for tag in line.split())
+        dictionary = Dictionary()
+        # Counter.most_common orders equal counts by occurrence: a copy in another order of lines
+        # would give the tags of a checkpoint other indices
+        for tag, count in sorted(counts.items(), key=lambda item: (-item[1], item[0])):
+            dictionary.add_symbol(tag, n=count)
+        return dictionary
 
     def dataset_options(
         self, records: Split, sizes: np.ndarray, *, draw: bool = False, seed: int = 0

@@ -37,16 +37,3 @@ class RewardText:
             return [*kept, *end]
         symbols = self.dictionary.symbols
         return [*self.subwords.decode(" ".join(symbols[x] for x in kept)).split(), *end]
-
-    def words_of_samples(self, tokens: Any, is_cut: Any) -> list[list[Hashable]]:
-        """Return the words of K sampled texts.
-
-        Args:
-            tokens: [K, T] tensor of tokens, with ``</s>`` and padding at the ends.
-            is_cut: [K] bool tensor, True for a text that was cut off, whose ``</s>`` is ignored.
-        """
-        return [
-            # the model has not written the end of a cut text
-            self.words(line[: line.index(self.end) + (not cut)])
-            for line, cut in zip(tokens.tolist(), is_cut.tolist())
-        ]

@@ -11,16 +11,6 @@ from fairseq_mm.errors import UserError
 from fairseq_mm.metrics import meteor as meteor_metric
 from fairseq_mm.metrics.bleu import bleu_from_sums, bleu_sums, self_bleu
 from fairseq_mm.metrics.cider import CiderD
-from fairseq_mm.metrics.diversity import (
-    distinct_n,
-    first_words_of,
-    novel_ngram_counts,
-    novelty,
-    repeated_ngrams,
-    repeated_sentences,
-    repeated_share,
-    shared_between_stories,
-)
 from fairseq_mm.metrics.rouge import rouge_l, rouge_l_f1, rouge_n_f1
 from fairseq_mm.metrics.score_rows import (
     Row,
@@ -205,6 +195,62 @@ def _content_f1(items: TokenizedItems) -> list[Row]:
     return [mean_row("content_f1", scores, sign)]
 
 
+def ngrams(tokens: Tokens, n: int) -> list[tuple[str, ...]]:
+    """Return all n-grams of a text in order; an empty list if the text has fewer than n tokens."""
+    return list(zip(*(tokens[i:] for i in range(n))))
+
+
+def distinct_n(texts: Iterable[Tokens], n: int) -> float:
+    """Compute distinct-n: the number of distinct n-grams of all texts over the number of n-grams.
+
+    Defined in section 5.2 of Li et al. 2016 (A Diversity-Promoting Objective Function). The result
+    is 0 if no text has an n-gram. It falls with the amount of text: compare equal numbers of texts.
+    """
+    different: set[tuple[str, ...]] = set()
+    total = 0
+    for tokens in texts:
+        grams = ngrams(tokens, n)
+        different.update(grams)
+        total += len(grams)
+    return len(different) / total if total else 0.0
+
+
+def repeated_ngrams(tokens: Tokens, n: int) -> Optional[float]:
+    """Compute seq-rep-n, ``1 - distinct n-grams / n-grams`` of a text (Welleck et al. 2020, section
+    3); None if the text has fewer than n words."""
+    return 1 - distinct_n([tokens], n) if len(tokens) >= n else None
+
+
+def repeated_share(sentences: Sequence[Tokens], n: int) -> Optional[float]:
+    """Compute the share of a sentence's n-grams that occur in earlier sentences of the story: the
+    mean over the second and later sentences with n tokens or more; None if there are none.
+
+    An n-gram that occurs twice in the sentence counts twice. Yao et al. 2019 (Plan-and-Write,
+    "intra-story repetition") compare with each earlier sentence separately and take the mean, which
+    falls with the number of sentences.
+    """
+    seen: set[tuple[str, ...]] = set()
+    shares = []
+    for number, sentence in enumerate(sentences):
+        grams = ngrams(sentence, n)
+        # a sentence of fewer than n words says nothing about repetition
+        if number and grams:
+            shares.append(sum(ngram in seen for ngram in grams) / len(grams))
+        seen.update(grams)
+    return sum(shares) / len(shares) if shares else None
+
+
+def repeated_sentences(sentences: Sequence[Tokens]) -> Optional[float]:
+    """Compute the share of the second and later sentences that equal an earlier sentence.
+
+    Empty sentences are ignored. The result is None if there are fewer than two sentences.
+    """
+    texts = [tuple(sentence) for sentence in sentences if sentence]
+    # the first sentence has nothing that it could repeat
+    repeats = [sentence in texts[:number] for number, sentence in enumerate(texts)][1:]
+    return sum(repeats) / len(repeats) if repeats else None
+
+
 def _diversity(items: TokenizedItems) -> list[Row]:
     texts = items.hypotheses
     figures = {
@@ -218,20 +264,27 @@ def _diversity(items: TokenizedItems) -> list[Row]:
 
 def _novelty(items: TokenizedItems) -> list[Row]:
     training: Any = items.training_texts
+    texts = [tuple(tokens) for tokens in items.hypotheses]
+    # only training texts that equal a generated text: a set of all would be large
+    known = set(texts).intersection(map(tuple, training))
     sign = items.sign("novelty", refs=False, training=f"{len(training)}-texts")
-    return [Row("novelty", novelty(items.hypotheses, training), sign, len(items.hypotheses))]
+    share = sum(text not in known for text in texts) / len(texts)
+    return [Row("novelty", share, sign, len(texts))]
 
 
 def _novel_ngrams(items: TokenizedItems) -> list[Row]:
     sources: Any = items.sources
 
     def count(texts: Sequence[Tokens]) -> np.ndarray:
-        # items without a source count 0, since the comparison of two systems needs equal items
-        counts = [
-            [(0, 0)] * NGRAMS if source is None else novel_ngram_counts(tokens, source, NGRAMS)
-            for tokens, source in zip(texts, sources)
-        ]
-        return np.array(counts, dtype=float)  # [items, orders, 2]
+        # n-grams of each text that its source lacks, and all of its n-grams (See et al. 2017,
+        # section 6.2); items without a source count 0, since the comparison of two systems needs
+        # equal items
+        counts = np.zeros((len(texts), NGRAMS, 2))
+        for i, (tokens, source) in enumerate(zip(texts, sources)):
+            for n in range(1, NGRAMS + 1) if source is not None else ():
+                known, grams = set(ngrams(source, n)), ngrams(tokens, n)
+                counts[i, n - 1] = sum(ngram not in known for ngram in grams), len(grams)
+        return counts
 
     sums, reference_sums = count(items.hypotheses), count(_first_references(items))
     scored = sum(source is not None for source in sources)
@@ -285,7 +338,10 @@ def _sentences(items: TokenizedItems) -> list[Row]:
         sign = items.sign(name, refs=False, of="earlier-sentences-of-its-story")
         reason = "needs stories of several sentences"
         rows.append(_beside_people(name, values, map(measure, written), sign, reason))
-    shared = shared_between_stories(stories, 3)
+    # with trigrams, the aggregate "inter-story repetition" of Yao et al. 2019; it grows with the
+    # amount of text: compare equal numbers of stories
+    sentences = [sentence for story in stories for sentence in story]
+    shared = 1 - distinct_n(sentences, 3) if any(len(x) >= 3 for x in sentences) else 0.0
     sign = items.sign("shared_trigrams", refs=False, of="all-stories")
     return [*rows, Row("shared_trigrams", shared, sign, len(stories))]
 
@@ -342,8 +398,11 @@ def _seq_rep(items: TokenizedItems) -> list[Row]:
 
 def _first_distinct(items: TokenizedItems) -> list[Row]:
     length = items.first_words
-    texts = first_words_of(items.hypotheses, length)
-    people = first_words_of(_first_references(items), length)
+    # distinct-n falls with the length of texts: all are cut to one length, shorter ones left out
+    texts, people = (
+        [tokens[:length] for tokens in texts if len(tokens) >= length]
+        for texts in (items.hypotheses, _first_references(items))
+    )
     rows = []
     for n in (1, 2):
         name = f"first_distinct{n}"

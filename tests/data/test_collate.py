@@ -3,7 +3,7 @@
 import numpy as np
 import torch
 
-from fairseq_mm.data.collate import collate, pad_features, shift_right
+from fairseq_mm.data.collate import collate, pad_features
 
 PAD, EOS = 1, 2
 
@@ -75,6 +75,8 @@ def test_rows_of_missing_images_are_padding_where_they_stand():
 
 
 def test_rows_are_shifted_each_for_itself():
-    rows = [torch.tensor(row) for row in ([7, 8, EOS], [EOS], [5, EOS])]
-    assert [row.tolist() for row in shift_right(rows, 3)] == [[3, 7, 8], [3], [3, 5]]
-    assert [row.tolist() for row in rows] == [[7, 8, EOS], [EOS], [5, EOS]]
+    rows = [[7, 8, EOS], [EOS], [5, EOS]]
+    batch = collate([example(i, 1, row) for i, row in enumerate(rows)], pad=PAD, start=3)
+    shifted = [[3, 7, 8], [3, PAD, PAD], [3, 5, PAD]]
+    assert batch["net_input"]["prev_output_tokens"].tolist() == shifted
+    assert batch["target"].tolist() == [[7, 8, EOS], [EOS, PAD, PAD], [5, EOS, PAD]]

@@ -9,7 +9,6 @@ import pytest
 
 from fairseq_mm.data.pos_sequences import (
     FolderPosSequences,
-    make_tag_dictionary,
     sample_pos_sequences,
 )
 from fairseq_mm.data.records import open_split
@@ -30,8 +29,8 @@ def records(tmp_path):
     return write_records(tmp_path, *LINES)
 
 
-def test_most_frequent_tag_comes_first_and_equals_by_name():
-    dictionary = make_tag_dictionary(LINES)
+def test_most_frequent_tag_comes_first_and_equals_by_name(records):
+    dictionary = FolderPosSequences(records.folder).dictionary
     assert dictionary.symbols[4:] == ["NOUN", "VERB", "DET", "ADJ"]
     assert dictionary.count[4:] == [3, 3, 2, 1]
 

@@ -2,9 +2,8 @@
 
 import pytest
 
-from fairseq_mm.metrics.diversity import distinct_n, novelty
 from fairseq_mm.metrics.score_rows import TokenizedItems
-from fairseq_mm.metrics.text_scores import score_texts
+from fairseq_mm.metrics.text_scores import distinct_n, score_texts
 
 TEXTS = [text.split() for text in ("a dog runs", "a dog runs", "a cat")]
 
@@ -16,9 +15,9 @@ def test_distinct_n_is_different_over_all():
 
 
 def test_novelty_counts_every_text_that_is_no_training_text():
-    training = iter([["a", "cat"], ["a", "dog"]])  # a file may be read as a stream
-    assert novelty(TEXTS, training) == pytest.approx(2 / 3)
-    assert novelty([], training) == 0.0
+    training = [["a", "cat"], ["a", "dog"]]
+    items = TokenizedItems(TEXTS, [], "none", training_texts=training)
+    assert score_texts(items, ["novelty"])[0].value == pytest.approx(2 / 3)
 
 
 def test_vocabulary_and_length():

@@ -4,7 +4,6 @@ import random
 
 import pytest
 
-from fairseq_mm.metrics.diversity import novel_ngram_counts
 from fairseq_mm.metrics.score_rows import TokenizedItems
 from fairseq_mm.metrics.text_scores import score_texts
 
@@ -20,11 +19,14 @@ def naive_counts(summary, source, n):
 
 def test_counts_equal_naive_loops():
     generator = random.Random(3)
-    for _ in range(40):
-        summary = [generator.choice("abcd") for _ in range(generator.randint(0, 9))]
-        source = [generator.choice("abc") for _ in range(generator.randint(0, 17))]
-        expected = [naive_counts(summary, source, n) for n in (1, 2, 3, 4)]
-        assert novel_ngram_counts(summary, source) == expected
+    summaries, sources = (
+        [[generator.choice(words) for _ in range(generator.randint(0, size))] for _ in range(40)]
+        for words, size in (("abcd", 9), ("abc", 17))
+    )
+    items = TokenizedItems(summaries, [[[]]] * 40, "none", sources=sources)
+    for n, row in enumerate(score_texts(items, ["novel_ngrams"]), start=1):
+        expected = [naive_counts(*texts, n) for texts in zip(summaries, sources)]
+        assert row.sums.tolist() == [list(counts) for counts in expected]
 
 
 def rows_of(sources):

@@ -4,11 +4,8 @@ import random
 
 import pytest
 
-from fairseq_mm.metrics.diversity import (
-    repeated_sentences,
-    repeated_share,
-    shared_between_stories,
-)
+from fairseq_mm.metrics.score_rows import TokenizedItems
+from fairseq_mm.metrics.text_scores import repeated_sentences, repeated_share, score_texts
 
 STORY = [sentence.split() for sentence in ("a dog ran", "the dog ran ran", "", "the dog sat")]
 
@@ -27,8 +24,10 @@ def test_equal_sentences_are_counted_once_each():
 def test_trigrams_between_stories_by_hand():
     stories = [[["a", "b", "c", "d"]], [["a", "b", "c"], ["b", "c", "e"]]]
     # abc bcd abc bce: 3 different of 4
-    assert shared_between_stories(stories, 3) == pytest.approx(1 / 4)
-    assert shared_between_stories([[["a"]]], 3) == 0
+    for sentences, shared in ((stories, 1 / 4), ([[["a"]]], 0)):
+        items = TokenizedItems([["a"]] * len(sentences), [], "none", sentences=sentences)
+        rows = {row.name: row for row in score_texts(items, ["sentences"])}
+        assert rows["shared_trigrams"].value == pytest.approx(shared)
 
 
 @pytest.mark.parametrize("n", [1, 2, 3])

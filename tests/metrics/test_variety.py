@@ -5,9 +5,8 @@ import random
 import pytest
 
 from fairseq_mm.metrics.bleu import bleu_from_sums, bleu_sums, self_bleu
-from fairseq_mm.metrics.diversity import repeated_ngrams
 from fairseq_mm.metrics.score_rows import TokenizedItems
-from fairseq_mm.metrics.text_scores import score_texts
+from fairseq_mm.metrics.text_scores import repeated_ngrams, score_texts
 
 
 def random_texts(seed, count):

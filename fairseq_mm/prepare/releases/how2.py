@@ -202,7 +202,7 @@ def _read_triple(tran: Path, desc: Path, action: Path) -> Iterator[Example]:
 
 def find_features(corpus: Corpus, folder: Path, *, missing: str) -> "FeatureSource":
     """Find the features ``VIDEO.npy`` of a corpus; ``missing`` says how to treat videos without."""
-    from fairseq_mm.data.feature_importers import open_files
+    from fairseq_mm.data.feature_importers import FeatureSource, read_file
 
     try:
         # one listing instead of 79,000 questions to a network file system
@@ -215,8 +215,8 @@ def find_features(corpus: Corpus, folder: Path, *, missing: str) -> "FeatureSour
         if f"{key}.npy" not in names
     }
     corpus.leave_out_missing(absent, policy=missing)
-    paths = {key: folder / f"{key}.npy" for key in corpus.visual_keys()}
-    return open_files(folder.name, paths)
+    keys = corpus.visual_keys()
+    return FeatureSource(folder.name, keys, lambda i: read_file(folder / f"{keys[i]}.npy"))
 
 
 def write_features(source: "FeatureSource", path: Path, *, dtype: str) -> bool:
