@@ -27,9 +27,7 @@ Differs from Kiros et al.:
 """
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, Optional, Union
 
 import torch
@@ -42,10 +40,63 @@ from torch.distributed.nn.functional import all_gather
 
 from fairseq_mm.compat.options import check_sizes, option
 from fairseq_mm.errors import UserError
-from fairseq_mm.modules.pairwise_ranking import (
-    info_nce_loss,
-    pairwise_ranking_loss,
-)
+
+
+def pairwise_loss(
+    images: Tensor,
+    sentences: Tensor,
+    is_negative: Tensor,
+    all_images: Tensor,
+    all_sentences: Tensor,
+    *,
+    margin: float = 0.0,
+    is_hardest: bool = False,
+    temperature: Union[float, Tensor, None] = None,
+) -> Tensor:
+    """Compute the loss of B pairs of an image x and a sentence v, for negatives k among C pairs.
+
+    It is the ranking loss, where s is the inner product::
+
+        max(0, margin - s(x, v) + s(x, v_k)) + max(0, margin - s(v, x) + s(v, x_k))
+
+    or, if ``temperature`` is given, InfoNCE, where e(x, v) is exp(s(x, v) / temperature)::
+
+        - log(e(x, v) / (e(x, v) + sum_k e(x, v_k))) - log(e(x, v) / (e(x, v) + sum_k e(x_k, v)))
+
+    Args:
+        images: [B, K] embedding x of each pair's image.
+        sentences: [B, K] embedding v of each pair's sentence.
+        is_negative: [B, C] bool, True if candidate k is a negative of the pair.
+        all_images: [C, K] embeddings x_k of the candidates.
+        all_sentences: [C, K] embeddings v_k of the candidates.
+        is_hardest: True if the ranking loss has only the hardest negative sentence and the hardest
+            negative image of each pair; False if it is the sum over all negatives.
+    """
+    # Half precision resolves a cosine near 1 to 0.0005 (float16) or 0.004 (bfloat16), which is
+    # coarse against a margin of 0.2.
+    images, sentences = images.float(), sentences.float()
+    all_images, all_sentences = all_images.float(), all_sentences.float()
+    true_scores = (images * sentences).sum(-1, keepdim=True)  # [B, 1]
+    sentence_scores = images @ all_sentences.t()
+    # if the candidates are the pairs themselves, one product serves both directions
+    is_square = all_images is images and all_sentences is sentences
+    image_scores = sentence_scores.t() if is_square else sentences @ all_images.t()
+    loss = true_scores.new_zeros(())
+    for scores in (sentence_scores, image_scores):
+        if temperature is not None:
+            logits = (scores / temperature).masked_fill(~is_negative, float("-inf"))
+            # The pair itself is a column of its own, because its place among the candidates differs
+            # between one process and several, and random negatives do not contain it.
+            logits = torch.cat([true_scores / temperature, logits], dim=1)
+            loss = loss + (logits.logsumexp(dim=1) - logits[:, 0]).sum()
+            continue
+        # Masked, because a pair against itself costs exactly the margin: that has no gradient, but
+        # it would hide the negatives from max.
+        costs = (margin - true_scores + scores).clamp(min=0).masked_fill(~is_negative, 0.0)
+        # max() refuses an empty dimension; a batch without candidates costs nothing.
+        has_max = is_hardest and costs.numel()
+        loss = loss + (costs.max(dim=1).values.sum() if has_max else costs.sum())
+    return loss
 
 
 class Gatherer:
@@ -182,88 +233,70 @@ class PairwiseRankingCriterion(FairseqCriterion):
                 "--criterion pairwise_ranking is for models that embed images and sentences "
                 f"(vse_lstm, vse_gru, vse_bow), but the model is {type(model).__name__}."
             )
+        temperature: Union[float, Tensor] = self.loss_temperature
+        if self.log_temperature is not None:
+            temperature = self.log_temperature[0].float().exp().clamp(min=LEAST_LEARNT_TEMPERATURE)
         is_dummy = bool(sample.get("is_dummy"))
-        negatives = self.negatives_at(sample.get("update_num"))
+        update, negatives = sample.get("update_num"), self.negatives
+        # in validation, no pairs are sampled
+        if (negatives == "random") if update is None else (update < self.sum_updates):
+            negatives = "sum"
+        images, sentences = _embed(model, sample)
+        items = sample["item"]
+        B = len(items)
         if negatives == "random":
             # fairseq may replace a validation batch by a dummy batch, which has no negatives
             extra = sample if is_dummy else sample["negatives"]
-            images, sentences = _embed(model, sample)
             all_images, all_sentences = _embed(model, extra)
             # a pair of the batch may be sampled again; it is no negative of itself
             name = "id" if self.same_image_negatives else "item"
             is_negative = sample[name][:, None] != extra[name]
-            candidates = {"all_images": all_images, "all_sentences": all_sentences}
-            loss = self._loss_function("sum")(images, sentences, is_negative, **candidates)
         else:
-            loss = self._rank_in_batch(model, sample, negatives, is_dummy)
-        B = len(sample["item"])
+            all_images, all_sentences, all_items, start = images, sentences, items, 0
+            is_gathered = images.requires_grad and distributed.get_data_parallel_world_size() > 1
+            if is_gathered:
+                places = Gatherer(0 if is_dummy else B, images.device)
+                # Images and sentences together, because each gathering is a round of communication.
+                both = places.gather(torch.cat([images.float(), sentences.float()], dim=1))
+                all_images, all_sentences = both.chunk(2, dim=1)
+                all_items, start = places.gather(items), places.start
+            if is_gathered and is_dummy:
+                # The loss is zero and depends on all tensors: every process must take part in the
+                # backward pass of the gathering.
+                is_negative = torch.zeros(B, len(all_items), dtype=torch.bool, device=items.device)
+            elif self.same_image_negatives:
+                # All but the pair itself: in the released code other sentences of its image are
+                # negatives.
+                pairs = torch.arange(len(all_items), device=items.device)
+                is_negative = pairs[start : start + B, None] != pairs
+            else:
+                # Sentences of the same image describe it, too, so they are no negatives.
+                is_negative = items[:, None] != all_items
+        loss = pairwise_loss(
+            images,
+            sentences,
+            is_negative,
+            all_images,
+            all_sentences,
+            margin=self.margin,
+            is_hardest=negatives == "max",
+            temperature=temperature if self.loss == "info_nce" else None,
+        )
         logging_output = {
             "loss": loss.data,
             "ntokens": sample["ntokens"],
             "nsentences": B,
             "sample_size": B,
         }
-        temperature = self.get_temperature()
         if isinstance(temperature, Tensor):
             # a sum over pairs, as the other entries are
             logging_output["temperature"] = B * temperature.detach()
         return loss, B, logging_output
 
-    def negatives_at(self, update: Optional[int]) -> str:
-        """Return the kind of negatives after ``update`` updates; in validation (None), never
-        ``random``.
-        """
-        if update is None:
-            return "sum" if self.negatives == "random" else self.negatives
-        return "sum" if update < self.sum_updates else self.negatives
-
     @property
     def extra_pairs_per_batch(self) -> int:
         """Number of extra pairs that the dataset must add to each training batch as negatives."""
         return self.num_negatives if self.negatives == "random" else 0
-
-    def _loss_function(self, negatives: str) -> Callable[..., Tensor]:
-        if self.loss == "info_nce":
-            return partial(info_nce_loss, temperature=self.get_temperature())
-        return partial(pairwise_ranking_loss, margin=self.margin, negatives=negatives)
-
-    def get_temperature(self) -> Union[float, Tensor]:
-        """Return the temperature: a number, or a float32 scalar tensor if it is trained."""
-        if self.log_temperature is None:
-            return self.loss_temperature
-        return self.log_temperature[0].float().exp().clamp(min=LEAST_LEARNT_TEMPERATURE)
-
-    def _rank_in_batch(
-        self, model: nn.Module, sample: dict[str, Any], negatives: str, is_dummy: bool
-    ) -> Tensor:
-        images, sentences = _embed(model, sample)
-        items = sample["item"]
-        all_images, all_sentences, all_items = images, sentences, items
-        start = 0
-        if images.requires_grad and distributed.get_data_parallel_world_size() > 1:
-            places = Gatherer(0 if is_dummy else len(items), images.device)
-            # Images and sentences together, because each gathering is a round of communication.
-            both = places.gather(torch.cat([images.float(), sentences.float()], dim=1))
-            all_images, all_sentences = both.chunk(2, dim=1)
-            all_items = places.gather(items)
-            if is_dummy:
-                # a loss of zero that depends on all tensors: every process must take part in the
-                # backward pass of the gathering
-                zero = both.sum() * 0 + (images.sum() + sentences.sum()) * 0
-                if self.log_temperature is not None:
-                    zero = zero + self.log_temperature.sum() * 0
-                return zero
-            start = places.start
-        if self.same_image_negatives:
-            # All but the pair itself: in the released code other sentences of its image are
-            # negatives.
-            pairs = torch.arange(len(all_items), device=items.device)
-            is_negative = pairs[start : start + len(items), None] != pairs
-        else:
-            # Sentences of the same image describe it, too, so they are no negatives.
-            is_negative = items[:, None] != all_items
-        candidates = {"all_images": all_images, "all_sentences": all_sentences}
-        return self._loss_function(negatives)(images, sentences, is_negative, **candidates)
 
     @classmethod
     def reduce_metrics(cls, logging_outputs: list[dict[str, Any]]) -> None:

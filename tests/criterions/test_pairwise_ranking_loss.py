@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from numerics import assert_close
 
-from fairseq_mm.modules.pairwise_ranking import info_nce_loss, pairwise_ranking_loss
+from fairseq_mm.criterions.pairwise_ranking import pairwise_loss
 
 B, C, K = 4, 6, 5
 MARGIN = 0.3
@@ -40,25 +40,16 @@ def pairs():
 
 @pytest.mark.parametrize("negatives", ["sum", "max"])
 def test_equals_the_equation_written_as_loops(pairs, negatives):
-    images, sentences, is_negative, all_images, all_sentences = pairs
-    found = pairwise_ranking_loss(
-        images,
-        sentences,
-        is_negative,
-        margin=MARGIN,
-        negatives=negatives,
-        all_images=all_images,
-        all_sentences=all_sentences,
-    )
-    expected = by_loops(images, sentences, is_negative, all_images, all_sentences, negatives)
-    assert float(found) == pytest.approx(expected, rel=1e-5)
+    found = pairwise_loss(*pairs, margin=MARGIN, is_hardest=negatives == "max")
+    assert float(found) == pytest.approx(by_loops(*pairs, negatives), rel=1e-5)
 
 
 @pytest.mark.parametrize("negatives", ["sum", "max"])
 def test_equal_embeddings_cost_the_margins(negatives):
     one = F.normalize(torch.ones(B, K), dim=-1)
-    found = pairwise_ranking_loss(
-        one, one, ~torch.eye(B, dtype=torch.bool), margin=0.2, negatives=negatives
+    is_negative = ~torch.eye(B, dtype=torch.bool)
+    found = pairwise_loss(
+        one, one, is_negative, one, one, margin=0.2, is_hardest=negatives == "max"
     )
     # of each pair: two directions, each with 3 terms of 0.2 or 1
     expected = B * 2 * {"sum": 3, "max": 1}[negatives] * 0.2
@@ -104,28 +95,15 @@ def test_info_nce_and_its_gradients_equal_the_equation_written_as_loops(pairs):
     temperature = torch.tensor(TEMPERATURE, requires_grad=True)
     for x in embeddings:
         x.requires_grad_()
-    found = info_nce_loss(
-        images,
-        sentences,
-        is_negative,
-        temperature=temperature,
-        all_images=all_images,
-        all_sentences=all_sentences,
-    )
+    arguments = images, sentences, is_negative, all_images, all_sentences
+    found = pairwise_loss(*arguments, temperature=temperature)
     found.backward()
     assert float(found) == pytest.approx(loss, rel=1e-5)
     assert float(temperature.grad) == pytest.approx(slope, rel=1e-4)
     for x, gradient in zip(embeddings, gradients):
         assert_close(x.grad, gradient)
     # a number is the same temperature
-    number = info_nce_loss(
-        images,
-        sentences,
-        is_negative,
-        temperature=TEMPERATURE,
-        all_images=all_images,
-        all_sentences=all_sentences,
-    )
+    number = pairwise_loss(*arguments, temperature=TEMPERATURE)
     assert_close(number, found)
     assert number.dtype == torch.float32
 
@@ -134,7 +112,7 @@ def test_info_nce_of_equal_embeddings():
     one = F.normalize(torch.ones(B, K), dim=-1)
     is_negative = ~torch.eye(B, dtype=torch.bool)
     is_negative[0, 1] = False
-    found = info_nce_loss(one, one, is_negative, temperature=0.1)
+    found = pairwise_loss(one, one, is_negative, one, one, temperature=0.1)
     # of the first pair three candidates with itself, of the others four, in two directions
     expected = 2 * (math.log(3) + 3 * math.log(4))
     assert_close(float(found), expected)
