@@ -19,7 +19,18 @@ def inspect(args: argparse.Namespace, checkpoint: Checkpoint) -> Inspection:
     """Compute gates, attention and likelihood of a story or of a language model's text."""
     models = checkpoint.build(args.device)
     has_prompt = not models.are_language_models
-    prompt, story = _read_text(args, has_prompt)
+    lines = args.lines or [0]
+    if len(lines) > 1:
+        raise UserError(f"--lines: one story is inspected, but {len(lines)} lines are given.")
+    if args.data:
+        split = open_split(args.data, args.split or "valid")
+        stories = split.tokens("wp_target")
+        check_line(lines[0], len(stories), split.path)
+        story = stories[lines[0]]
+        prompt = split.tokens("wp_source")[lines[0]] if has_prompt else None
+    else:
+        needed = ", with `tokens` and `prompt`."
+        prompt, story = read_told_line(args.source, lines[0], _parse_told, needed)
     inspected = inspect_story(models, prompt if has_prompt else None, story, num_words=args.words)
     of_part = "" if inspected.gates is None else ", attention of its trained part"
     number = len(inspected.words)
@@ -29,21 +40,6 @@ def inspect(args: argparse.Namespace, checkpoint: Checkpoint) -> Inspection:
     records = inspected.records(layers=args.layers)
     part = Part(records, lambda: make_story_sections(inspected))
     return Inspection(title, subtitle, iter([part]))
-
-
-def _read_text(args: argparse.Namespace, has_prompt: bool) -> Text:
-    lines = args.lines or [0]
-    if len(lines) > 1:
-        raise UserError(f"--lines: one story is inspected, but {len(lines)} lines are given.")
-    if not args.data:
-        needed = ", with `tokens` and `prompt`."
-        text: Text = read_told_line(args.source, lines[0], _parse_told, needed)
-        return text
-    split = open_split(args.data, args.split or "valid")
-    stories = split.tokens("wp_target")
-    check_line(lines[0], len(stories), split.path)
-    prompt = split.tokens("wp_source")[lines[0]] if has_prompt else None
-    return prompt, stories[lines[0]]
 
 
 def _parse_told(record: Any) -> Text:

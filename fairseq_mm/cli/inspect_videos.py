@@ -52,7 +52,16 @@ def inspect(args: argparse.Namespace, checkpoint: Checkpoint) -> Inspection:
         summaries = {key: restored(text, oov_words.get(key)) for key, text in file.texts.items()}
     fields = _get_fields(inspection, summaries)
     if args.gates:
-        return _inspect_gates(args, inspection, summaries, fields, about)
+        with progress_bar(len(inspection.dataset), "videos", many=100) as bar:
+            scores = inspection.gate_scores(args.lines, summaries=summaries, on_batch=bar.update)
+        records = [{**record, **fields(record["item"])} for record in scores.records()]
+        result = _summarize_gates(scores, records)
+        subtitle = (
+            f"{about}. Each video's score is the mean of the gate over the text's tokens and the "
+            "feature dimension: 0 nothing of what is read in the video gets through, 1 all of it."
+        )
+        part = Part(records, lambda: gate_sections(result))
+        return Inspection("Forget gates", subtitle, iter([part]), result, tuple(_describe(result)))
     lines = args.lines or [0]
     what = "a summary of a video" if len(lines) == 1 else f"{len(lines)} summaries of videos"
     parts = _inspect_attention(args, inspection, summaries, fields, lines)
@@ -163,26 +172,6 @@ def video_times(video: MediaFile, num_rows: int, attributes: Mapping[str, Any]) 
         # clips of a short video are filled up with its last frame
         thumbnails.append(jpeg_uri(last_frame, side=_SIDE, quality=_QUALITY))
     return Times(clip_step(attributes, reader.frame_rate or None), thumbnails)
-
-
-def _inspect_gates(
-    args: argparse.Namespace,
-    inspection: VideoInspection,
-    summaries: Optional[Mapping[str, str]],
-    get_fields: Callable[[int], dict[str, Any]],
-    about: str,
-) -> Inspection:
-    with progress_bar(len(inspection.dataset), "videos", many=100) as bar:
-        scores = inspection.gate_scores(args.lines, summaries=summaries, on_batch=bar.update)
-    records = [{**record, **get_fields(record["item"])} for record in scores.records()]
-    result = _summarize_gates(scores, records)
-
-    subtitle = (
-        f"{about}. Each video's score is the mean of the gate over the text's tokens and the "
-        "feature dimension: 0 nothing of what is read in the video gets through, 1 all of it."
-    )
-    parts = iter([Part(records, lambda: gate_sections(result))])
-    return Inspection("Forget gates", subtitle, parts, result, tuple(_describe(result)))
 
 
 def gate_statistics(scores: np.ndarray) -> dict[str, float]:

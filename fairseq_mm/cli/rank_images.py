@@ -78,7 +78,18 @@ def rank_images(args: argparse.Namespace, checkpoints: Sequence[Checkpoint]) -> 
     device = next(models[0].parameters()).device
     files = [each.path for each in checkpoints]
     output = args.output or name_output(files, args.split)
-    card = _build_card(args, files, task, device)
+    inputs = {
+        "checkpoint": files[0],
+        **{f"checkpoint_{i}": path for i, path in enumerate(files[1:], 2)},
+        "dictionary": os.path.join(args.data, "dict.txt"),
+        "split": open_split(args.data, args.split).path,
+    }
+    names = ("marginal", "marginal_images", "shortlist", "max_images")
+    card = build_card(args, inputs, names, device)
+    # the number can change the last digits
+    card["options"]["threads"] = torch.get_num_threads()
+    card["features"] = {"path": task.features.path, **task.feature_attributes}
+    card["dictionary_fingerprint"] = fingerprint(list_words(task.target_dictionary))
     # Two runs at once would write the same files of scores.
     with only_writer(output):
         if by_vectors:
@@ -101,24 +112,6 @@ def _check_captioner(checkpoints: Sequence[Checkpoint]) -> Checkpoint:
             "an embedding (vse_lstm, vse_gru, vse_bow), of which retrieve needs a --store."
         )
     return first
-
-
-def _build_card(
-    args: argparse.Namespace, checkpoints: Sequence[str], task: Any, device: torch.device
-) -> dict[str, Any]:
-    files = {
-        "checkpoint": checkpoints[0],
-        **{f"checkpoint_{i}": path for i, path in enumerate(checkpoints[1:], 2)},
-        "dictionary": os.path.join(args.data, "dict.txt"),
-        "split": open_split(args.data, args.split).path,
-    }
-    names = ("marginal", "marginal_images", "shortlist", "max_images")
-    card = build_card(args, files, names, device)
-    # the number can change the last digits
-    card["options"]["threads"] = torch.get_num_threads()
-    card["features"] = {"path": task.features.path, **task.feature_attributes}
-    card["dictionary_fingerprint"] = fingerprint(list_words(task.target_dictionary))
-    return card
 
 
 def _rank_by_likelihood(

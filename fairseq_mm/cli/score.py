@@ -157,7 +157,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    _check(args)
+    arguments.check(args, _RULES)
+    arguments.require(args, *_TEXTS, "reference_scores", "system")
+    texts = args.inputs or args.reference_scores
+    # with --references, the folder that a record names is not needed
+    source = None if args.references and args.data is None else texts
+    args.data, args.split = score_inputs.find_source(source, args.data, args.split)
+    preset = PRESETS[args.preset]
+    submission = preset.submission
+    if args.submission and not (submission == "coco" or (submission and args.data)):
+        raise UserError("--submission: needs --preset coco or m_rnn, or vist with --data.")
+    files = ("json", "per_item", "submission")
+    arguments.check_outputs({name: getattr(args, name) for name in files})
     result: dict[str, Any] = {"preset": args.preset}
     if args.system is not None:
         result = score_gain.compute_gain(None, args)
@@ -165,7 +176,6 @@ def run(args: argparse.Namespace) -> None:
         if args.json:
             write_file(args.json, json.dumps(result, indent=2, ensure_ascii=False) + "\n")
         return
-    preset = PRESETS[args.preset]
     split = None
     # stories without references may be compared with training texts alone
     if args.data and (preset.has_references or args.split in split_names(args.data)):
@@ -176,9 +186,9 @@ def run(args: argparse.Namespace) -> None:
         samples = COMPARE_SAMPLES if args.compare else 0
     outputs = (args.metrics, args.json, args.per_item, args.compare)
     if args.submission and not any((*outputs, args.data, args.references)):
-        texts = score_inputs.read_without_references(args.inputs, None)
-        write_file(args.submission, _format_submission(preset, texts, None))
-        count = counted(len(texts.texts), "caption")
+        captions = score_inputs.read_without_references(args.inputs, None)
+        write_file(args.submission, _format_submission(preset, captions, None))
+        count = counted(len(captions.texts), "caption")
         print(f"wrote {args.submission}: {count}; nothing to score them by", file=sys.stderr)
         return
     rows: list[Row] = []
@@ -197,7 +207,17 @@ def run(args: argparse.Namespace) -> None:
         print()
         score_gain.print_gain(result["gain"])
     if args.json:
-        card = _make_card(args, split, metrics)
+        inputs: dict[str, Optional[str]] = {
+            "hypotheses": args.inputs,
+            "compared": args.compare,
+            "reference_scores": args.reference_scores,
+            "references": args.references or (None if split is None else split.path),
+            "dictionary": None if split is None else split.dictionary_path(),
+        }
+        training = _open_training(args) if {"novelty", "copying"} & {*metrics} else None
+        if training is not None:
+            inputs["training_text"] = training[0]
+        card = result_card(inputs, texts)
         card["signatures"] = {row.name: row.signature for row in rows}
         card.update({key: x for key, x in result.items() if key == "visual_stories"})
         result["card"] = card
@@ -205,21 +225,6 @@ def run(args: argparse.Namespace) -> None:
     # after the files are written, whose notes say which input each figure lacks
     if all(row.value is None for row in rows):
         raise UserError(f"no figure could be computed; {rows[0].name}: {rows[0].note}")
-
-
-def _check(args: argparse.Namespace) -> None:
-    """Check the combination of options, and find the data folder and the split."""
-    arguments.check(args, _RULES)
-    arguments.require(args, *_TEXTS, "reference_scores", "system")
-    texts = args.inputs or args.reference_scores
-    # with --references, the folder that a record names is not needed
-    source = None if args.references and args.data is None else texts
-    args.data, args.split = score_inputs.find_source(source, args.data, args.split)
-    submission = PRESETS[args.preset].submission
-    if args.submission and not (submission == "coco" or (submission and args.data)):
-        raise UserError("--submission: needs --preset coco or m_rnn, or vist with --data.")
-    names = ("json", "per_item", "submission")
-    arguments.check_outputs({name: getattr(args, name) for name in names})
 
 
 def _format_submission(preset: Preset, system: JoinedTexts, split: Any) -> str:
@@ -331,8 +336,18 @@ def _score(
         ]
         for i, run in enumerate(items.copied_runs or ()):
             fields[i].update(length=len(items.hypotheses[i]), **run.to_dict())
-        texts = [systems[0].texts[key] for key in ids]
-        _write_items(args.per_item, ids, texts, tables[0], fields)
+        columns = {row.name: row.per_item for row in tables[0] if row.per_item is not None}
+        entries: list[dict[str, Any]] = [
+            {"id": key, "hypothesis": systems[0].texts[key]}
+            | {name: x[i] for name, x in columns.items()}
+            | fields[i]
+            for i, key in enumerate(ids)
+        ]
+        # as text, item 10 would stand before item 9
+        numeric = all(key.isdecimal() for key in ids)
+        entries.sort(key=lambda entry: (int(entry["id"]) if numeric else 0, entry["id"]))
+        lines = (json.dumps(entry, ensure_ascii=False) + "\n" for entry in entries)
+        write_file(args.per_item, "".join(lines))
     return tables[0], ids
 
 
@@ -510,25 +525,20 @@ def _perplexities(args: argparse.Namespace, split: Optional[Split]) -> list[Row]
     texts, output = read_log_probabilities(args.reference_scores)
     if split is None:
         return perplexity_rows(texts)
-    num_tokens = {line: text.num_tokens for line, text in texts.items()}
-    score_inputs.check_scores_for(args.reference_scores, output, num_tokens, split)
+    path = args.reference_scores
+    score_inputs.check_generated_for(path, output, split)
+    longest = max(text.num_tokens for text in texts.values())
+    sizes = [len(words) + 1 for words in split.iterate_tokens()]
+    for number, text in texts.items():
+        count, size = text.num_tokens, sizes[number] if number < len(sizes) else 0
+        # a shorter text was cut at the run's maximum length, and is then as long as the longest
+        if count > size or (count < size and count < longest):
+            raise UserError(
+                f"{path}: P-{number} has {count} scores, but line {number} (counted from 0) of "
+                f"{split.path} has {size} tokens, its end included: it was generated from "
+                "another data folder or split."
+            )
     return perplexity_rows(texts, len(split))
-
-
-def _make_card(
-    args: argparse.Namespace, split: Optional[Split], metrics: list[str]
-) -> dict[str, object]:
-    files: dict[str, Optional[str]] = {
-        "hypotheses": args.inputs,
-        "compared": args.compare,
-        "reference_scores": args.reference_scores,
-        "references": args.references or (None if split is None else split.path),
-        "dictionary": None if split is None else split.dictionary_path(),
-    }
-    training = _open_training(args) if {"novelty", "copying"} & {*metrics} else None
-    if training is not None:
-        files["training_text"] = training[0]
-    return result_card(files, args.inputs or args.reference_scores)
 
 
 def compare(
@@ -573,28 +583,6 @@ def make_entry(row: Row, *, samples: int, seed: int) -> dict[str, object]:
         # only with both numbers can somebody else compute the same interval
         entry["signature"] = f"{row.signature}|bootstrap:{samples}|seed:{seed}"
     return entry
-
-
-def _write_items(
-    path: str,
-    ids: Sequence[str],
-    texts: Sequence[str],
-    rows: Sequence[Row],
-    fields: Sequence[dict[str, Any]],
-) -> None:
-    """Write a JSON line for each item (such as an image), sorted by id."""
-    columns = {row.name: row.per_item for row in rows if row.per_item is not None}
-    entries = [
-        {"id": key, "hypothesis": texts[i]}
-        | {name: x[i] for name, x in columns.items()}
-        | fields[i]
-        for i, key in enumerate(ids)
-    ]
-    # as text, item 10 would stand before item 9
-    numeric = all(key.isdecimal() for key in ids)
-    entries.sort(key=lambda entry: (int(entry["id"]) if numeric else 0, entry["id"]))
-    lines = (json.dumps(entry, ensure_ascii=False) + "\n" for entry in entries)
-    write_file(path, "".join(lines))
 
 
 def print_problems(path: str, problems: Mapping[str, list[str]]) -> None:

@@ -11,7 +11,7 @@ import re
 import sys
 import unicodedata
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Callable, Optional
@@ -327,25 +327,6 @@ def check_generated_for(
     ]
     _refuse(path, output, differing, split.path, lambda number: expected(number)[-1])
     return None
-
-
-def check_scores_for(
-    path: str, output: GeneratedOutput, num_tokens: Mapping[int, int], split: Split
-) -> None:
-    """Check that ``fairseq-generate --score-reference`` has scored this split: ``num_tokens`` maps
-    each line number to the number of scored tokens in the output."""
-    check_generated_for(path, output, split)
-    longest = max(num_tokens.values())
-    sizes = [len(words) + 1 for words in split.iterate_tokens()]
-    for number, count in num_tokens.items():
-        size = sizes[number] if number < len(sizes) else 0
-        # a shorter text was cut at the run's maximum length, and is then as long as the longest
-        if count > size or (count < size and count < longest):
-            raise UserError(
-                f"{path}: P-{number} has {count} scores, but line {number} (counted from 0) of "
-                f"{split.path} has {size} tokens, its end included: it was generated from "
-                "another data folder or split."
-            )
 
 
 def _check_generated_for_lines(

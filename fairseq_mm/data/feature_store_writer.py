@@ -217,7 +217,18 @@ class FeatureStoreWriter:
             raise UserError(
                 f"{self.path}: an id must be one line without tabs, and new, but is {key!r}."
             )
-        content = self._convert_rows(key, rows).tobytes()
+        array = np.asarray(rows)
+        array = array[None] if array.ndim == 1 else array
+        if array.ndim != 2 or array.shape[1] != self.dim or not len(array):
+            raise UserError(
+                f"{self.path}: features of {key!r} must be [rows, {self.dim}] with one row or "
+                f"more, but are {list(np.shape(rows))}."
+            )
+        # numpy warns of values that become infinite; the check below names the item
+        with np.errstate(over="ignore"):
+            stored = np.ascontiguousarray(array, dtype=self.dtype)
+        check_rows_finite(stored, self.path, key)
+        content = stored.tobytes()
         count = len(content) // (self.dim * self.dtype.itemsize)
         fields = [f"{zlib.crc32(content):08x}", str(count), key]
         if source is not None:
@@ -232,22 +243,6 @@ class FeatureStoreWriter:
             self.close()  # the last item may be incomplete: only a new writer checks that
             raise
         self._add_item(key, content, source or _NO_SOURCE)
-
-    def _convert_rows(self, key: str, rows: np.ndarray) -> np.ndarray:
-        """Return ``rows`` as ``[R, D]`` in the dtype of the store. Raise UserError if they have
-        another shape, or a value is not finite."""
-        array = np.asarray(rows)
-        array = array[None] if array.ndim == 1 else array
-        if array.ndim != 2 or array.shape[1] != self.dim or not len(array):
-            raise UserError(
-                f"{self.path}: features of {key!r} must be [rows, {self.dim}] with one row or "
-                f"more, but are {list(np.shape(rows))}."
-            )
-        # numpy warns of values that become infinite; the check below names the item
-        with np.errstate(over="ignore"):
-            stored = np.ascontiguousarray(array, dtype=self.dtype)
-        check_rows_finite(stored, self.path, key)
-        return stored
 
     def finish(self) -> None:
         """Write the store from the folder ``<path>.partial``, move the store into place, and remove

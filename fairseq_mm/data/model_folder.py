@@ -121,7 +121,17 @@ def read_model_folder(path: str) -> ModelFolder:
     config = read_config(folder)
     for name, digest in config["files"].items():
         _check_file(folder, name, _MAX_FILE_BYTES, digest)
-    return ModelFolder(config, _read_weights(folder, config["weights"]))
+    library = import_extra("safetensors.torch", extra="hub", purpose="reading a model folder")
+    path = _check_file(folder, WEIGHTS_FILE, _MAX_COUNT, config["weights"]["sha256"])
+    with file_errors(path):
+        with open(path, "rb") as file:
+            header = int.from_bytes(file.read(8), "little")
+        if header > _MAX_HEADER_BYTES:
+            raise ValueError(f"its header must have at most {_MAX_HEADER_BYTES >> 20} MiB")
+        weights: dict[str, Any] = library.load_file(path)
+        # tensors that share their memory are stored under the name of the first
+        weights.update({name: weights[x] for name, x in config["weights"]["shared"].items()})
+    return ModelFolder(config, weights)
 
 
 def check_links(folder: str) -> None:
@@ -154,20 +164,6 @@ def _check_file(folder: str, name: str, most: int, digest: Optional[str] = None)
         if digest is not None and compute_sha256(path) != digest:
             raise ValueError(f"is damaged or was changed: {CONFIG_FILE} has another SHA-256")
     return path
-
-
-def _read_weights(folder: str, record: Mapping[str, Any]) -> dict[str, Any]:
-    library = import_extra("safetensors.torch", extra="hub", purpose="reading a model folder")
-    path = _check_file(folder, WEIGHTS_FILE, _MAX_COUNT, record["sha256"])
-    with file_errors(path):
-        with open(path, "rb") as file:
-            header = int.from_bytes(file.read(8), "little")
-        if header > _MAX_HEADER_BYTES:
-            raise ValueError(f"its header must have at most {_MAX_HEADER_BYTES >> 20} MiB")
-        weights: dict[str, Any] = library.load_file(path)
-        # tensors that share their memory are stored under the name of the first
-        weights.update({name: weights[kept] for name, kept in record["shared"].items()})
-    return weights
 
 
 def write_weights(weights: Mapping[str, Any], folder: str) -> dict[str, Any]:

@@ -127,7 +127,15 @@ class Subwords:
         """
         pieces = [token for token in tokens.split() if token not in _NO_TEXT]
         if self._gpt2 is not None:
-            return " ".join(self._decode_gpt2(pieces).split())
+            # neighbouring pieces are decoded together, since a piece may end within a character
+            text, run = "", []
+            for piece in pieces:
+                if piece.isdecimal() and int(piece) in self._gpt2.decoder:
+                    run.append(int(piece))
+                else:
+                    text += self._gpt2.decode(run) + piece
+                    run = []
+            return " ".join((text + self._gpt2.decode(run)).split())
         if self._sentencepiece is not None:
             joined = _BYTES.sub(
                 lambda run: bytes.fromhex(re.sub("<0x|>", "", run[0])).decode(errors="replace"),
@@ -135,18 +143,6 @@ class Subwords:
             )
             return " ".join(joined.replace(_WORD_START, " ").split())
         return " ".join(pieces)
-
-    def _decode_gpt2(self, tokens: list[str]) -> str:
-        bpe = self._gpt2
-        # neighbouring pieces are decoded together, since a piece may end within a character
-        text, run = "", []
-        for token in tokens:
-            if token.isdecimal() and int(token) in bpe.decoder:
-                run.append(int(token))
-            else:
-                text += bpe.decode(run) + token
-                run = []
-        return text + bpe.decode(run)
 
     def to_state(self) -> dict[str, Any]:
         """Return the tokenizer's kind and the contents of its files as a dictionary for JSON."""

@@ -93,24 +93,21 @@ def _read_lines(
     """Yield words and their vectors ``[dim]`` from a text file, whose first line has the number
     ``first``. Only this line, and lines whose first word is in ``keys``, are parsed."""
     for number, line in enumerate(file, first):
-        if number == first or line.split(b" ", 1)[0] in keys:
-            yield _parse_line(line, number, dim)
-
-
-def _parse_line(line: bytes, number: int, dim: int) -> tuple[bytes, np.ndarray]:
-    """Return the word of a line and its vector ``[dim]``."""
-    # at single spaces, and words in bytes: GloVe has words with spaces and with other white space
-    fields = line.rstrip().split(b" ")
-    has_numbers = len(fields) > 2 and _are_numbers(fields[1:])
-    # numbers only: otherwise the first fields are a word with spaces
-    if len(fields) != dim + 1 and has_numbers:
-        raise ValueError(_DIMENSION.format(number, len(fields) - 1, dim))
-    if len(fields) <= dim or not _are_numbers(fields[-dim:]):
-        raise ValueError(
-            f"line {number} must be a word and its numbers: word2vec's, GloVe's or fastText's .vec "
-            "text, or word2vec's binary format"
-        )
-    return b" ".join(fields[:-dim]), np.array([float(value) for value in fields[-dim:]])
+        if number != first and line.split(b" ", 1)[0] not in keys:
+            continue
+        # at single spaces, and words in bytes: GloVe has words with spaces and with other white
+        # space
+        fields = line.rstrip().split(b" ")
+        has_numbers = len(fields) > 2 and _are_numbers(fields[1:])
+        # numbers only: otherwise the first fields are a word with spaces
+        if len(fields) != dim + 1 and has_numbers:
+            raise ValueError(_DIMENSION.format(number, len(fields) - 1, dim))
+        if len(fields) <= dim or not _are_numbers(fields[-dim:]):
+            raise ValueError(
+                f"line {number} must be a word and its numbers: word2vec's, GloVe's or fastText's "
+                ".vec text, or word2vec's binary format"
+            )
+        yield b" ".join(fields[:-dim]), np.array([float(value) for value in fields[-dim:]])
 
 
 def _are_numbers(fields: Sequence[bytes]) -> bool:
