@@ -136,30 +136,25 @@ class SeededSampling(Search):
         log-probability of ``-inf`` excludes the word.
         """
         num_types = lprobs.size(1)
-        if self.topp >= 1 and not 0 < self.topk < num_types:
+        most = min(self.topk or num_types, num_types)
+        if self.topp >= 1 and most == num_types:
             return lprobs, torch.arange(num_types, device=lprobs.device).expand_as(lprobs)
-        if self.topp >= 1:
-            values, words = top_words(lprobs, self.topk)
-        else:
-            values, words = self._nucleus(lprobs)
+        values, words = top_words(lprobs, most if self.topp >= 1 else min(FIRST_CANDIDATES, most))
+        if self.topp < 1:
+            peak = lprobs.amax(dim=1, keepdim=True).double()
+            share = (lprobs.double().logsumexp(dim=1, keepdim=True) - peak).exp() * self.topp
+            while True:
+                probabilities = (values.double() - peak).exp()
+                mass = probabilities.cumsum(dim=1)
+                if values.size(1) == most or bool((mass[:, -1:] >= share).all()):
+                    break
+                values, words = top_words(lprobs, min(8 * values.size(1), most))
+            # the word that reaches the share is the last
+            values = values.masked_fill(mass - probabilities >= share, -torch.inf)
         # not in the order of their probabilities: two words of nearly equal probability may change
         # places when the batch changes
         words, order = words.sort(dim=1)
         return values.gather(1, order), words
-
-    def _nucleus(self, lprobs: Tensor) -> tuple[Tensor, Tensor]:
-        most = min(self.topk or lprobs.size(1), lprobs.size(1))
-        peak = lprobs.amax(dim=1, keepdim=True).double()
-        share = (lprobs.double().logsumexp(dim=1, keepdim=True) - peak).exp() * self.topp
-        count = min(FIRST_CANDIDATES, most)
-        while True:
-            values, words = top_words(lprobs, count)
-            probabilities = (values.double() - peak).exp()
-            mass = probabilities.cumsum(dim=1)
-            if count == most or bool((mass[:, -1:] >= share).all()):
-                # the word that reaches the share is the last
-                return values.masked_fill(mass - probabilities >= share, -torch.inf), words
-            count = min(8 * count, most)
 
 
 def forbid_untypical(lprobs: Tensor, typical_p: float) -> Tensor:

@@ -90,7 +90,23 @@ def estimate_kneser_ney(lines: Iterable[Sequence[str]], *, order: int = 3) -> Ng
             # adjusted count: each n-gram one order up has a different word before this one
             continuations = np.bincount(levels[n + 1].suffixes, minlength=len(level.keys))
             counts = np.where(level.is_initial, level.counts, continuations)
-        probs, gammas = _interpolate(level, counts, lower)
+        # at least 5 entries: the discount of count 3 needs the number of n-grams with count 4
+        numbers = np.bincount(counts, minlength=5)
+        by_count = np.array([0, *_FALLBACK])  # discounts of adjusted counts 0, 1, 2, and 3 or more
+        if numbers[1:4].all():
+            j = np.arange(1, 4)
+            Y = numbers[1] / (numbers[1] + 2 * numbers[2])
+            estimates = j - (j + 1) * Y * numbers[2:5] / numbers[1:4]
+            if ((estimates > 0) & (estimates <= j)).all():
+                by_count[1:] = estimates
+        discounts = by_count[np.minimum(counts, 3)]  # [G]
+        # one entry for each n-gram of the order below, which is a context here
+        totals = np.bincount(level.contexts, weights=counts, minlength=len(lower))
+        sums = np.bincount(level.contexts, weights=discounts, minlength=len(lower))
+        gammas = np.ones(len(lower))  # 1 if no word follows the context
+        np.divide(sums, totals, out=gammas, where=totals > 0)
+        probs = (counts - discounts) / totals[level.contexts]
+        probs += gammas[level.contexts] * lower[level.suffixes]
         log_probs.append(np.log10(probs))
         # the weights belong to the contexts, which are n-grams of the order below
         backoffs.append(np.log10(gammas))
@@ -149,46 +165,3 @@ def _count(text: np.ndarray, words: Sequence[str], order: int) -> list[_Ngrams]:
         ngrams = np.full(len(text), -1)
         ngrams[positions] = places
     return levels
-
-
-def _interpolate(
-    level: _Ngrams, counts: np.ndarray, lower: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
-    """Interpolate the probabilities of n-grams with the probabilities of the order below.
-
-    Args:
-        counts: [G] adjusted counts of the n-grams.
-        lower: [C] interpolated probabilities of the C n-grams of the order below, which include
-            the contexts and suffixes of ``level``.
-
-    Returns:
-        The interpolated probabilities [G] of the last words given their contexts, and for each
-        context the weight [C] of the order below; the weight is 1 if no word follows the context.
-    """
-    C = len(lower)
-    discounts = _discounts(counts)[np.minimum(counts, 3)]  # [G]
-    totals = np.bincount(level.contexts, weights=counts, minlength=C)
-    gammas = np.ones(C)
-    np.divide(
-        np.bincount(level.contexts, weights=discounts, minlength=C),
-        totals,
-        out=gammas,
-        where=totals > 0,
-    )
-    probs = (counts - discounts) / totals[level.contexts]
-    probs += gammas[level.contexts] * lower[level.suffixes]
-    return probs, gammas
-
-
-def _discounts(counts: np.ndarray) -> np.ndarray:
-    """Return the discounts ``[4]`` that are subtracted from adjusted counts of 0, 1, 2, and 3 or
-    more; ``counts`` are the adjusted counts of the n-grams of one order."""
-    # at least 5 entries: the discount of count 3 needs the number of n-grams with count 4
-    n = np.bincount(counts, minlength=5)
-    discounts = np.array([0, *_FALLBACK])
-    if n[1:4].all():
-        j = np.arange(1, 4)
-        estimates = j - (j + 1) * (n[1] / (n[1] + 2 * n[2])) * n[2:5] / n[1:4]
-        if ((estimates > 0) & (estimates <= j)).all():
-            discounts[1:] = estimates
-    return discounts

@@ -58,7 +58,13 @@ class NgramModel:
         """
         if not len(sentences):
             return np.zeros(0)
-        text, starts = self._index_words(sentences)  # [T], [sentences]
+        start, end, unknown = (self._indices[word] for word in (START, END, UNKNOWN))
+        indices: list[int] = []
+        places = []
+        for sentence in sentences:
+            places.append(len(indices))
+            indices += [start, *(self._indices.get(word, unknown) for word in sentence), end]
+        text, starts = np.array(indices, dtype=np.int64), np.array(places)  # [T], [sentences]
         scores = self.tables[0].log_probs[text]  # [T]
         ngrams = text  # [T] index of the n-gram that ends at each position; -1 for none
         for lower, table in zip(self.tables, self.tables[1:]):
@@ -71,20 +77,6 @@ class NgramModel:
         # <s> is given and not predicted
         scores[starts] = 0
         return np.add.reduceat(scores, starts) * math.log(10)
-
-    def _index_words(self, sentences: Sequence[Sequence[str]]) -> tuple[np.ndarray, np.ndarray]:
-        """Return the word indices of all sentences in one array, ``<s>`` and ``</s>`` included, and
-        the positions of each ``<s>`` in the array."""
-        indices = self._indices
-        start, end, unknown = (indices[word] for word in (START, END, UNKNOWN))
-        text: list[int] = []
-        starts = []
-        for sentence in sentences:
-            starts.append(len(text))
-            text.append(start)
-            text.extend([indices.get(word, unknown) for word in sentence])
-            text.append(end)
-        return np.array(text, dtype=np.int64), np.array(starts)
 
     def ngrams(self) -> Iterator[list[str]]:
         """Yield a list of n-grams for each table, in its order; the words of an n-gram

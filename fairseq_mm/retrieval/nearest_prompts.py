@@ -81,7 +81,18 @@ class NearestPrompts:
         results = []
         for prompt in prompts:
             words = prompt_words(prompt)
-            cosines = self._compute_cosines(words)
+            counts = Counter(word for word in words if word in self._number_by_word)
+            cosines = np.zeros(len(self._lines))  # to each distinct training prompt
+            if counts:
+                numbers = [self._number_by_word[word] for word in counts]
+                weights = np.array(list(counts.values())) * self._idf[numbers]
+                weights /= np.linalg.norm(weights)
+                # a product has terms only where both vectors have the word
+                entries = [slice(self._starts[x], self._starts[x + 1]) for x in numbers]
+                products = [self._weights[entry] * x for entry, x in zip(entries, weights)]
+                places = np.concatenate([self._rows[entry] for entry in entries])
+                sums = np.bincount(places, np.concatenate(products), minlength=len(self._lines))
+                cosines = np.round(sums, _DIGITS)
             if leave_out_same and tuple(words) in self._row_by_words:
                 cosines[self._row_by_words[tuple(words)]] = 0.0
             rows = np.flatnonzero(cosines > _NO_COMMON_WORD)
@@ -98,18 +109,3 @@ class NearestPrompts:
             if progress is not None:
                 progress(1)
         return results
-
-    def _compute_cosines(self, words: Sequence[str]) -> np.ndarray:
-        """Return the cosine between the query ``words`` and each distinct training prompt."""
-        counts = Counter(word for word in words if word in self._number_by_word)
-        if not counts:
-            return np.zeros(len(self._lines))
-        numbers = [self._number_by_word[word] for word in counts]
-        weights = np.array(list(counts.values())) * self._idf[numbers]
-        weights /= np.linalg.norm(weights)
-        # a product has terms only where both vectors have the word
-        entries = [slice(self._starts[number], self._starts[number + 1]) for number in numbers]
-        products = [self._weights[entry] * weight for entry, weight in zip(entries, weights)]
-        rows = np.concatenate([self._rows[entry] for entry in entries])
-        sums = np.bincount(rows, weights=np.concatenate(products), minlength=len(self._lines))
-        return np.round(sums, _DIGITS)

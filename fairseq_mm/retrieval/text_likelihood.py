@@ -136,8 +136,19 @@ class TextLikelihood:
         ``log_probs_of`` computes log P [N] of N tokens from a list of the hidden states [N, E] of
         each model, and the tokens' indices [N]; by default, probabilities are averaged over models.
         """
+        groups = [self.group(condition) for condition, _ in pairs]
+        batches: list[list[int]] = []
+        # the longest first: a batch that does not fit into memory fails at once, not after hours
+        for number in sorted(range(len(pairs)), key=lambda n: (groups[n], -len(pairs[n][1]))):
+            if (
+                not batches
+                or groups[batches[-1][0]] != groups[number]
+                or len(pairs[batches[-1][0]][1]) * (len(batches[-1]) + 1) > self.batch_tokens
+            ):
+                batches.append([])
+            batches[-1].append(number)
         read = lru_cache(16)(self.read)
-        for batch in self._split_batches(pairs):
+        for batch in batches:
             rows = [
                 {
                     **read(pairs[number][0]),
@@ -151,22 +162,6 @@ class TextLikelihood:
             # the collater sorts examples by the length of their source, if they have one
             numbers = sample["id"].tolist()
             yield numbers, self._score(sample, [pairs[number] for number in numbers], log_probs_of)
-
-    def _split_batches(self, pairs: Sequence[Pair]) -> Iterator[list[int]]:
-        """Divide the pairs into batches, by descending length within each group."""
-        groups = [self.group(condition) for condition, _ in pairs]
-        batch: list[int] = []
-        # the longest first: a batch that does not fit into memory fails at once, not after hours
-        for number in sorted(range(len(pairs)), key=lambda n: (groups[n], -len(pairs[n][1]))):
-            if batch and (
-                groups[batch[0]] != groups[number]
-                or len(pairs[batch[0]][1]) * (len(batch) + 1) > self.batch_tokens
-            ):
-                yield batch
-                batch = []
-            batch.append(number)
-        if batch:
-            yield batch
 
     def _score(
         self, sample: dict[str, Any], pairs: Sequence[Pair], log_probs_of: Optional[LogProbs]
