@@ -56,18 +56,7 @@ def rank_stories(args: argparse.Namespace, checkpoints: Sequence[Checkpoint]) ->
             seed=args.seed,
             on_draw=progress.update,
         )
-    # digests of the checkpoints, texts and features on which likelihoods depend
-    settings: dict[str, Any] = {"words": texts.num_words}
-    for role, path in texts.files.items():
-        if role != "split":  # the same texts may be in a file of another form
-            # Files above 4 GiB are not hashed; their size is used instead.
-            entry = file_hash(path)
-            digest = str(entry.get("sha256", entry.get("bytes")))[:12]
-            # checkpoint_0 and checkpoint_1 have the role `checkpoint`.
-            settings.setdefault(role.partition("_")[0], []).append(digest)
-    content = repr([(texts.identify(line), text) for line, text in enumerate(texts.texts)])
-    settings["texts"] = hashlib.sha256(content.encode()).hexdigest()[:12]
-    settings |= {"split": args.split, "precision": args.precision}
+    settings = {**_settings(texts), "split": args.split, "precision": args.precision}
     output = args.output or name_output(texts.models.files, args.split)
     with only_writer(output):
         # The file may have likelihoods of an earlier run, which are not computed again.
@@ -114,6 +103,20 @@ def rank_stories(args: argparse.Namespace, checkpoints: Sequence[Checkpoint]) ->
         f"({len(file.scores):,} pairs) in {seconds:.0f} s",
         file=sys.stderr,
     )
+
+
+def _settings(texts: StoryTexts) -> dict[str, Any]:
+    """Return digests of everything that likelihoods depend on: checkpoints, texts and features."""
+    hashes: dict[str, Any] = {"words": texts.num_words}
+    for role, path in texts.files.items():
+        if role != "split":  # the same texts may be in a file of another form
+            # Files above 4 GiB are not hashed; their size is used instead.
+            entry = file_hash(path)
+            digest = str(entry.get("sha256", entry.get("bytes")))[:12]
+            # checkpoint_0 and checkpoint_1 have the role `checkpoint`.
+            hashes.setdefault(role.partition("_")[0], []).append(digest)
+    content = repr([(texts.identify(line), text) for line, text in enumerate(texts.texts)])
+    return {**hashes, "texts": hashlib.sha256(content.encode()).hexdigest()[:12]}
 
 
 def _score(
