@@ -11,7 +11,7 @@ are reported on stderr and skipped; the exit status is then 2.
 
 import argparse
 import sys
-from typing import Any, Callable, Union
+from typing import Any
 
 from fairseq_mm.cli import arguments
 from fairseq_mm.cli.arguments import Rule
@@ -47,7 +47,13 @@ def run(args: argparse.Namespace) -> int:
     from fairseq_mm.metrics.submissions import coco_image_ids, coco_results
 
     best: dict[str, str] = {}
-    find = _open_nearest(args.nearest) if args.nearest else None
+    if args.nearest:
+        from fairseq_mm.data.records import open_split
+        from fairseq_mm.metrics.cider import NearestCaption
+
+        training = open_split(args.nearest, "train")
+        lines, keys = training.tokens(), training.items
+        index = NearestCaption(lines, keys)
 
     def check_ids(items: list[Item]) -> list[Item]:
         # before the captions are generated: an id may be no number of COCO
@@ -56,7 +62,11 @@ def run(args: argparse.Namespace) -> int:
 
     def extra(result: Result) -> dict[str, Any]:
         text = best[str(result.item.record["id"])] = result.hypotheses[0][0].text
-        return {} if find is None else {"nearest": find(text)}
+        if not args.nearest:
+            return {}
+        place, similarity = index.nearest(text.split())
+        nearest = {"caption": " ".join(lines[place]), "id": keys[place]}
+        return {"nearest": {**nearest, "cider_d": round(similarity, 4)}}
 
     status = run_task(
         args,
@@ -71,23 +81,3 @@ def run(args: argparse.Namespace) -> int:
         number = counted(len(best), "caption")
         print(f"wrote {args.submission}: {number}", file=sys.stderr)
     return status
-
-
-def _open_nearest(folder: str) -> Callable[[str], dict[str, Union[str, float]]]:
-    """Return a function that finds the training caption nearest to a text by CIDEr-D."""
-    from fairseq_mm.data.records import open_split
-    from fairseq_mm.metrics.cider import NearestCaption
-
-    split = open_split(folder, "train")
-    lines, keys = split.tokens(), split.items
-    index = NearestCaption(lines, keys)
-
-    def find(text: str) -> dict[str, Union[str, float]]:
-        place, similarity = index.nearest(text.split())
-        return {
-            "caption": " ".join(lines[place]),
-            "id": keys[place],
-            "cider_d": round(similarity, 4),
-        }
-
-    return find

@@ -16,7 +16,6 @@ import argparse
 import json
 import os
 import sys
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from fairseq_mm.cli import arguments
@@ -24,9 +23,7 @@ from fairseq_mm.cli.arguments import FLAG, Rows
 from fairseq_mm.cli.run_set_up import register_quietly
 
 if TYPE_CHECKING:
-    from fairseq_mm.data.records import Split
-    from fairseq_mm.inference.checkpoint import Checkpoint
-    from fairseq_mm.inference.embedder import Embedder
+    pass
 
 _IMAGES_PER_BATCH = 128
 _ITEMS = ("images", "sentences", "words")
@@ -55,6 +52,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> None:
     arguments.check(args)
     register_quietly()
+    from fairseq_mm.data.feature_store import open_folder_features
     from fairseq_mm.data.feature_store_writer import FeatureStoreWriter
     from fairseq_mm.data.output_file import output_file
     from fairseq_mm.data.records import open_split
@@ -78,8 +76,14 @@ def run(args: argparse.Namespace) -> None:
     ) as writer:
         split: Any = open_split(args.data, args.split) if set(args.of) != {"words"} else None
         if "images" in args.of:
-            for key, vector in _embed_images(args, split, embedder, checkpoint):
-                writer.append(key, vector)
+            keys = list(dict.fromkeys(split.keys or ()))
+            features = open_folder_features(args.data, args.features)
+            checkpoint.check_features(features)
+            for start in range(0, len(keys), _IMAGES_PER_BATCH):
+                part = keys[start : start + _IMAGES_PER_BATCH]
+                vectors = embedder.embed_features([features.read(key) for key in part])
+                for key, vector in zip(part, vectors):
+                    writer.append(key, vector)
         ids: list[str] = []
         if "sentences" in args.of:
             sentences = split.tokens()
@@ -112,17 +116,3 @@ def run(args: argparse.Namespace) -> None:
         number = len(writer.done)
         writer.finish()
     print(f"{args.output}: {number} vectors of {dim}", file=sys.stderr)
-
-
-def _embed_images(
-    args: argparse.Namespace, split: "Split", embedder: "Embedder", checkpoint: "Checkpoint"
-) -> Iterator[tuple[str, Any]]:
-    """Yield (key, vector) of each image of the split, in the order of the images' first lines."""
-    from fairseq_mm.data.feature_store import open_folder_features
-
-    keys = list(dict.fromkeys(split.keys or ()))
-    features = open_folder_features(args.data, args.features)
-    checkpoint.check_features(features)
-    for start in range(0, len(keys), _IMAGES_PER_BATCH):
-        part = keys[start : start + _IMAGES_PER_BATCH]
-        yield from zip(part, embedder.embed_features([features.read(key) for key in part]))

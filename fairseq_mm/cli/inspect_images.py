@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Callable, NamedTuple, Optional
+from typing import Any, NamedTuple, Optional
 
 from fairseq_mm.analysis.visual_story_inspection import get_attention_kinds, inspect_visual_story
 from fairseq_mm.cli.inspect import Inspection, Part, check_line, read_told_line
@@ -52,7 +52,15 @@ def inspect(args: argparse.Namespace, checkpoint: Checkpoint) -> Inspection:
         for subject in subjects
     ]
     examples = model.read(inputs, None)
-    read_image = _open_images(args.images, is_stored=store is not None)
+    thumbnails = Thumbnails(args.images, SIDE)
+
+    @lru_cache(None)
+    def read_image(key: str) -> Optional[EmbeddedImage]:
+        if key not in thumbnails and store is not None:
+            return None
+        pixels = read_listed(thumbnails.image(key) if key in thumbnails else MediaFile(key, key))
+        return EmbeddedImage(jpeg_uri(pixels, side=SIDE), *pixels.size)
+
     number = len(subjects)
     title = f"Attention of {'a visual story' if number == 1 else f'{number} visual stories'}"
 
@@ -130,20 +138,3 @@ def _parse_told(record: Any) -> Subject:
 
 def _split_words(line: str) -> list[list[str]]:
     return [words.split() for words in split_sentences(line)]
-
-
-def _open_images(
-    folders: list[str], *, is_stored: bool
-) -> Callable[[str], Optional[EmbeddedImage]]:
-    """Return a function that reads and reduces an image, once, by its id in a store (``is_stored``)
-    or by its path. Its result is None for an id that the folders do not have."""
-    thumbnails = Thumbnails(folders, SIDE)
-
-    @lru_cache(None)
-    def read(key: str) -> Optional[EmbeddedImage]:
-        if key not in thumbnails and is_stored:
-            return None
-        pixels = read_listed(thumbnails.image(key) if key in thumbnails else MediaFile(key, key))
-        return EmbeddedImage(jpeg_uri(pixels, side=SIDE), *pixels.size)
-
-    return read

@@ -50,35 +50,10 @@ def inspect(args: argparse.Namespace, checkpoint: Checkpoint) -> Inspection:
         check_generated_for(args.hypotheses, file.output, split)
         oov_words = get_oov_words(split)
         summaries = {key: restored(text, oov_words.get(key)) for key, text in file.texts.items()}
-    fields = _get_fields(inspection, summaries)
-    if args.gates:
-        with progress_bar(len(inspection.dataset), "videos", many=100) as bar:
-            scores = inspection.gate_scores(args.lines, summaries=summaries, on_batch=bar.update)
-        records = [{**record, **fields(record["item"])} for record in scores.records()]
-        result = _summarize_gates(scores, records)
-        subtitle = (
-            f"{about}. Each video's score is the mean of the gate over the text's tokens and the "
-            "feature dimension: 0 nothing of what is read in the video gets through, 1 all of it."
-        )
-        part = Part(records, lambda: gate_sections(result))
-        return Inspection("Forget gates", subtitle, iter([part]), result, tuple(_describe(result)))
-    lines = args.lines or [0]
-    what = "a summary of a video" if len(lines) == 1 else f"{len(lines)} summaries of videos"
-    parts = _inspect_attention(args, inspection, summaries, fields, lines)
-    return Inspection(f"Attention of {what}", about, parts)
-
-
-def _get_fields(
-    inspection: VideoInspection, summaries: Optional[Mapping[str, str]]
-) -> Callable[[int], dict[str, Any]]:
-    """Return a function from a line to the fields about texts in the line's JSON record.
-
-    The fields are ``transcript_available``, ``reference`` and, if there is one, ``hypothesis``.
-    """
-    split = inspection.split
     references, transcripts = split.references(), split.field("transcript")
 
     def get_fields(line: int) -> dict[str, Any]:
+        """Return the fields about texts in the line's JSON record."""
         key, transcript = split.items[line], transcripts[line] or inspection.transcript(line)
         given = {"hypothesis": summaries[key]} if summaries and key in summaries else {}
         # How2 has one reference per video, and the page shows one.
@@ -88,7 +63,21 @@ def _get_fields(
             "reference": references[key][0],
         }
 
-    return get_fields
+    if args.gates:
+        with progress_bar(len(inspection.dataset), "videos", many=100) as bar:
+            scores = inspection.gate_scores(args.lines, summaries=summaries, on_batch=bar.update)
+        records = [{**record, **get_fields(record["item"])} for record in scores.records()]
+        result = _summarize_gates(scores, records)
+        subtitle = (
+            f"{about}. Each video's score is the mean of the gate over the text's tokens and the "
+            "feature dimension: 0 nothing of what is read in the video gets through, 1 all of it."
+        )
+        part = Part(records, lambda: gate_sections(result))
+        return Inspection("Forget gates", subtitle, iter([part]), result, tuple(_describe(result)))
+    lines = args.lines or [0]
+    what = "a summary of a video" if len(lines) == 1 else f"{len(lines)} summaries of videos"
+    parts = _inspect_attention(args, inspection, summaries, get_fields, lines)
+    return Inspection(f"Attention of {what}", about, parts)
 
 
 def _inspect_attention(

@@ -32,7 +32,6 @@ from fairseq_mm.prepare.releases import (
     vist,
     writingprompts,
 )
-from fairseq_mm.prepare.writer import FolderWriter
 
 
 class Release(NamedTuple):
@@ -153,29 +152,39 @@ def run(args: argparse.Namespace) -> None:
     # before images are checked, so that missing images do not change the splits
     for split in ("valid", "test"):
         corpus.draw(split, getattr(args, f"{split}_size"))
-    _leave_out_missing(corpus, args)
+    if corpus.write_features is None:  # a release without features of its own
+        if args.features:
+            keys, names = corpus.visual_keys(), args.features
+            renamed, missing = keys_in_stores(keys, names, by_stem=args.by_stem)
+            for example in (example for split in corpus.splits.values() for example in split):
+                example.visual = [renamed.get(key, key) for key in example.visual]
+                # a caption is joined with its image by the id
+                if corpus.kind.id_is_key:
+                    example.id = example.visual[0]
+            corpus.leave_out_missing(missing, policy=args.missing or args.missing_by_default)
+        elif args.missing is not None:
+            raise UserError("--missing needs --features, to say what is missing.")
     kind = next(kind for kind in KINDS.values() if kind.records.name == corpus.kind.name)
     writer = kind.writer(args)
     report = writer.write(corpus, args.output, strict=args.strict, overwrite=args.overwrite)
-    _print_report(report, writer, args.output)
+    for line in [*report["notes"], *report["deviations"]]:
+        print(line, file=sys.stderr)
+    if "valid" not in report["counts"] and "train" in report["counts"]:
+        print("no valid split: train with --disable-validation", file=sys.stderr)
+    for split, counts in report["counts"].items():
+        print(f"{split}: {writer.describe(counts)}")
+    for what, ids in report["exceptions"].items():
+        print(f"exception, {what}: {len(ids):,} ({list_first(ids, 3)}; all in prepare.json)")
+    sizes = report["dictionary_words"]
+    if not isinstance(sizes, dict):
+        sizes = {" = ".join(writer.dictionary_files()): sizes}
+    numbered = report["options"].get("numbered_unknowns")
+    indexed = f", {numbered:,} of them indexed OOV tokens" if numbered else ""
+    for name, words in sizes.items():
+        print(f"{name}: {words:,} words, {words + 4:,} types with fairseq's symbols{indexed}")
+    print(f"wrote {args.output}")
     if corpus.features_written:
         print(corpus.features_written)
-
-
-def _leave_out_missing(corpus: Corpus, args: argparse.Namespace) -> None:
-    if corpus.write_features is not None:  # a release with features of its own
-        return
-    if not args.features:
-        if args.missing is not None:
-            raise UserError("--missing needs --features, to say what is missing.")
-        return
-    renamed, missing = keys_in_stores(corpus.visual_keys(), args.features, by_stem=args.by_stem)
-    for example in (example for split in corpus.splits.values() for example in split):
-        example.visual = [renamed.get(key, key) for key in example.visual]
-        # a caption is joined with its image by the id
-        if corpus.kind.id_is_key:
-            example.id = example.visual[0]
-    corpus.leave_out_missing(missing, policy=args.missing or args.missing_by_default)
 
 
 def keys_in_stores(
@@ -204,22 +213,3 @@ def keys_in_stores(
         else:
             missing[name] = "not in the feature store"
     return keys, missing
-
-
-def _print_report(report: dict[str, Any], writer: FolderWriter, output: Path) -> None:
-    for line in [*report["notes"], *report["deviations"]]:
-        print(line, file=sys.stderr)
-    if "valid" not in report["counts"] and "train" in report["counts"]:
-        print("no valid split: train with --disable-validation", file=sys.stderr)
-    for split, counts in report["counts"].items():
-        print(f"{split}: {writer.describe(counts)}")
-    for what, ids in report["exceptions"].items():
-        print(f"exception, {what}: {len(ids):,} ({list_first(ids, 3)}; all in prepare.json)")
-    sizes = report["dictionary_words"]
-    if not isinstance(sizes, dict):
-        sizes = {" = ".join(writer.dictionary_files()): sizes}
-    numbered = report["options"].get("numbered_unknowns")
-    indexed = f", {numbered:,} of them indexed OOV tokens" if numbered else ""
-    for name, words in sizes.items():
-        print(f"{name}: {words:,} words, {words + 4:,} types with fairseq's symbols{indexed}")
-    print(f"wrote {output}")

@@ -48,7 +48,7 @@ from fairseq_mm.generation.defaults import SEED
 from fairseq_mm.metrics.hypotheses import allows_unk
 from fairseq_mm.metrics.result_card import result_card
 from fairseq_mm.metrics.score_rows import format_figure
-from fairseq_mm.report.html_page import Section, render_page, section, write_page
+from fairseq_mm.report.html_page import render_page, section, write_page
 from fairseq_mm.report.item_gallery import Item, ItemText, gallery_section
 from fairseq_mm.report.thumbnails import Thumbnails
 
@@ -135,11 +135,44 @@ def run(args: argparse.Namespace) -> None:
         sections.append(section("Scores", "system_scores.html", **values))
     read_scores(args.scores, systems[0], references)
     thumbnails = Thumbnails(args.images, _SIDE)
-    items = _make_items(args, references.texts, systems, thumbnails)
+    items = []
+    keys = list(references.texts)[: args.limit]
+    for key in tqdm(keys, "images", file=sys.stderr, leave=False, disable=None):
+        images = thumbnails.find(key) if args.images else {}
+        texts = [
+            ItemText(
+                without_separators(system.texts.get(key, "no hypothesis")),
+                system.scores.get(key, {}),
+                system.name,
+            )
+            for system in systems
+        ]
+        items.append(Item(key, texts, images, references=references.texts[key]))
+    # some missing images are reported, but if all are missing, it is the wrong folder
+    if args.images and not any(item.images for item in items):
+        raise UserError(
+            f"--images {' '.join(args.images)}: has none of the {len(thumbnails.missing):,} images"
+            f", such as {thumbnails.missing[0]}."
+        )
     total = len(references.texts)
     note = f"The first {len(items):,} of {total:,} items." if len(items) < total else ""
     sections.append(gallery_section(items, heading="Items", note=note, sortable=True))
-    sections.append(card_section(systems, references))
+    files: dict[str, Optional[str]] = {
+        f"hypotheses {system.name}".rstrip(): system.path for system in systems
+    }
+    files["references"] = references.path
+    # several files may have different decoding settings
+    card: dict[str, Any] = result_card(files, systems[0].path if len(systems) == 1 else None)
+    entries = list(card["files"].items())
+    for role in ("checkpoints", "stores"):
+        entries += [(role, entry) for entry in card.get(role, ())]
+    rows = [(name, card[name]) for name in ("command", "created")]
+    rows += [(role, ", ".join(f"{k} {v}" for k, v in entry.items())) for role, entry in entries]
+    if "decoding" in card:
+        rows.append(("decoding", json.dumps(card["decoding"], ensure_ascii=False)))
+    rows.append(("versions", ", ".join(f"{k} {v}" for k, v in card["versions"].items())))
+    run_section = section("What was run", "key_values.html", rows=rows)
+    sections.append(run_section._replace(is_folded=True))
     title = args.title or f"{args.data.resolve().name}, {args.split}"
     subtitle = f"{len(systems[0].texts):,} of {total:,} items have a hypothesis"
     write_page(args.output, render_page(title, sections, subtitle=subtitle))
@@ -230,52 +263,3 @@ def read_scores(paths: Sequence[str], system: System, references: References) ->
                 )
             numbers = {x: float(y) for x, y in record.items() if isinstance(y, (int, float))}
             system.scores.setdefault(key, {}).update(numbers)
-
-
-def card_section(systems: Sequence[System], references: References) -> Section:
-    """Return the section about the run: command, hashes of files, decoding settings, versions."""
-    files: dict[str, Optional[str]] = {
-        f"hypotheses {system.name}".rstrip(): system.path for system in systems
-    }
-    files["references"] = references.path
-    # several files may have different decoding settings
-    single = systems[0].path if len(systems) == 1 else None
-    card: dict[str, Any] = result_card(files, single)
-    entries = list(card["files"].items())
-    for role in ("checkpoints", "stores"):
-        entries += [(role, entry) for entry in card.get(role, ())]
-    rows = [(name, card[name]) for name in ("command", "created")]
-    rows += [(role, ", ".join(f"{k} {v}" for k, v in entry.items())) for role, entry in entries]
-    if "decoding" in card:
-        rows.append(("decoding", json.dumps(card["decoding"], ensure_ascii=False)))
-    rows.append(("versions", ", ".join(f"{k} {v}" for k, v in card["versions"].items())))
-    return section("What was run", "key_values.html", rows=rows)._replace(is_folded=True)
-
-
-def _make_items(
-    args: argparse.Namespace,
-    references: dict[str, list[str]],
-    systems: Sequence[System],
-    thumbnails: Thumbnails,
-) -> list[Item]:
-    """Return the items of the page."""
-    items = []
-    keys = list(references)[: args.limit]
-    for key in tqdm(keys, "images", file=sys.stderr, leave=False, disable=None):
-        images = thumbnails.find(key) if args.images else {}
-        texts = [
-            ItemText(
-                without_separators(system.texts.get(key, "no hypothesis")),
-                system.scores.get(key, {}),
-                system.name,
-            )
-            for system in systems
-        ]
-        items.append(Item(key, texts, images, references=references[key]))
-    # some missing images are reported, but if all are missing, it is the wrong folder
-    if args.images and not any(item.images for item in items):
-        raise UserError(
-            f"--images {' '.join(args.images)}: has none of the {len(thumbnails.missing):,} images"
-            f", such as {thumbnails.missing[0]}."
-        )
-    return items

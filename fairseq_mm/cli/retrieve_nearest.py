@@ -81,13 +81,35 @@ def add_nearest_arguments(parser: argparse.ArgumentParser) -> None:
 def run_nearest(args: argparse.Namespace) -> None:
     arguments.check(args, _RULES)
     register_quietly()
+    from fairseq_mm.data.feature_store import FeatureStore
     from fairseq_mm.report.thumbnails import Thumbnails
+    from fairseq_mm.retrieval.nearest_vectors import VectorStore, retrieve_shifted
 
     thumbnails = Thumbnails(args.images, _SIDE)  # before the search, which takes long
     query_text = args.text
     if args.store:
         get_caption = _open_captions(args.data)  # before the search, which takes long
-        items = _search_vectors(args)
+        if args.checkpoint is None and (not args.id or args.minus or args.plus):
+            raise UserError("--checkpoint: is missing; the query and its words are embedded by it.")
+        store = FeatureStore(args.store)
+        embedder: Any = load_store_embedder(store, args) if args.checkpoint else None
+        minus, plus = (words and embedder.embed_texts(words) for words in (args.minus, args.plus))
+        if args.id:
+            query = store.read(args.id)[0]
+        elif args.image:
+            query = embedder.embed_images([args.image])[0]
+        else:
+            query = embedder.embed_texts([args.text])[0]
+        items = retrieve_shifted(
+            VectorStore(store),
+            query,
+            minus=minus,
+            plus=plus,
+            top=args.top,
+            resort=max(args.resort, args.top) if args.resort else 0,
+            # the nearest neighbour of an item is the item itself
+            exclude=[args.id] if args.id else [],
+        )
         entries = [{**item._asdict(), "text": get_caption(item.id)} for item in items]
         query_text = get_caption(args.id) if args.id else args.text
     else:
@@ -108,33 +130,6 @@ def run_nearest(args: argparse.Namespace) -> None:
             print("\t".join(columns))
     if not entries:
         print(f"{args.store}: has no item but the query", file=sys.stderr)
-
-
-def _search_vectors(args: argparse.Namespace) -> Any:
-    from fairseq_mm.data.feature_store import FeatureStore
-    from fairseq_mm.retrieval.nearest_vectors import VectorStore, retrieve_shifted
-
-    if args.checkpoint is None and (not args.id or args.minus or args.plus):
-        raise UserError("--checkpoint: is missing; the query and its words are embedded by it.")
-    store = FeatureStore(args.store)
-    embedder: Any = load_store_embedder(store, args) if args.checkpoint else None
-    minus, plus = (words and embedder.embed_texts(words) for words in (args.minus, args.plus))
-    if args.id:
-        query = store.read(args.id)[0]
-    elif args.image:
-        query = embedder.embed_images([args.image])[0]
-    else:
-        query = embedder.embed_texts([args.text])[0]
-    return retrieve_shifted(
-        VectorStore(store),
-        query,
-        minus=minus,
-        plus=plus,
-        top=args.top,
-        resort=max(args.resort, args.top) if args.resort else 0,
-        # the nearest neighbour of an item is the item itself
-        exclude=[args.id] if args.id else [],
-    )
 
 
 def load_store_embedder(store: "FeatureStore", args: argparse.Namespace) -> "Embedder":

@@ -97,11 +97,34 @@ class System(NamedTuple):
 
 def load_systems(args: argparse.Namespace) -> list[System]:
     """Load the checkpoints and indexes that the command line names."""
+    from fairseq_mm.data.input_files import compute_sha256
     from fairseq_mm.inference.checkpoint import Checkpoint, usable_device
     from fairseq_mm.inference.image_index import ImageIndex
+    from fairseq_mm.inference.pretrained import from_checkpoints
 
+    systems = []
     opened = [Checkpoint.open_all(with_local_paths(x), data=args.data) for x in args.checkpoint]
-    systems = [_load_system(checkpoints, args) for checkpoints in opened]
+    for checkpoints in opened:
+        first = checkpoints[0]
+        recorded = first.extractor.get("weights") if first.has_provenance else None
+        model: Any = from_checkpoints(
+            checkpoints,
+            kind="generator",
+            device=args.device,
+            weights=next((x for x in args.weights if compute_sha256(x) == recorded), None),
+            data=None if first.has_provenance else args.data,
+        )
+        field = next(iter(model.processor.input_fields), "")
+        if field not in _PURPOSES or not (field or model.loaded.are_language_models):
+            raise UserError(f"{first.path}: the page has no input for `{field}`.")
+        reads_features = False
+        if model.processor.extractor_identity is not None:
+            try:
+                _ = model.processor.reader.extractor
+            except UserError as error:
+                print(f"{first.arch}: accepts features only: {error}", file=sys.stderr)
+                reads_features = True
+        systems.append(System(first.arch, field, model, first.summary(), reads_features))
     for folder in args.index:
         index = ImageIndex.open(folder, device=str(usable_device(args.device)))
         _ = index.embedder.extractor  # report a missing network before the server starts
@@ -112,32 +135,6 @@ def load_systems(args: argparse.Namespace) -> list[System]:
         if name in names[:place]:
             systems[place] = systems[place]._replace(name=f"{name}_{place + 1}")
     return systems
-
-
-def _load_system(checkpoints: Sequence[Any], args: argparse.Namespace) -> System:
-    from fairseq_mm.data.input_files import compute_sha256
-    from fairseq_mm.inference.pretrained import from_checkpoints
-
-    first = checkpoints[0]
-    recorded = first.extractor.get("weights") if first.has_provenance else None
-    model: Any = from_checkpoints(
-        checkpoints,
-        kind="generator",
-        device=args.device,
-        weights=next((path for path in args.weights if compute_sha256(path) == recorded), None),
-        data=None if first.has_provenance else args.data,
-    )
-    field = next(iter(model.processor.input_fields), "")
-    if field not in _PURPOSES or not (field or model.loaded.are_language_models):
-        raise UserError(f"{first.path}: the page has no input for `{field}`.")
-    system = System(first.arch, field, model, first.summary())
-    if model.processor.extractor_identity is not None:
-        try:
-            _ = model.processor.reader.extractor
-        except UserError as error:
-            print(f"{first.arch}: accepts features only: {error}", file=sys.stderr)
-            return system._replace(reads_features=True)
-    return system
 
 
 def open_page(

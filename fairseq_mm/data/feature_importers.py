@@ -27,7 +27,6 @@ import numpy as np
 
 from fairseq_mm.data.feature_store import (
     SHARD_ATTRIBUTES,
-    FeatureStore,
     Progress,
     open_features,
 )
@@ -154,8 +153,18 @@ def merge_stores(
     # the writer records the time of its own start, and a union is no part of a list any more
     dropped = ("created", "package_version", *(SHARD_ATTRIBUTES if len(paths) > 1 else ()))
     attributes = {k: v for k, v in source.attributes.items() if k not in dropped}
-    if len(paths) > 1 and not ignore_missing_parts:
-        _check_all_parts(source.stores)
+    parts: dict[tuple[object, int], set[int]] = {}
+    for store in source.stores if len(paths) > 1 and not ignore_missing_parts else ():
+        if "shard" in store.attributes:
+            number, count = map(int, str(store.attributes["shard"]).split("/"))
+            parts.setdefault((store.attributes.get("shard_of"), count), set()).add(number)
+    for (_, count), numbers in parts.items():
+        if len(numbers) < count:
+            missing = sorted({*range(1, count + 1)} - numbers)
+            raise UserError(
+                f"{paths[0]}: of {count} parts of a list, {len(missing)} are not given, such "
+                f"as {missing[0]}. --incomplete merges some parts."
+            )
     with FeatureStoreWriter(
         out,
         dim=source.dim,
@@ -167,22 +176,6 @@ def merge_stores(
         for key in progress(source.ids):
             writer.append(key, source.read(key), source.get_source(key))
         writer.finish()
-
-
-def _check_all_parts(stores: Sequence[FeatureStore]) -> None:
-    """Raise UserError if ``stores`` are some, but not all shards of an ``extract --shard``."""
-    parts: dict[tuple[object, int], set[int]] = {}
-    for store in stores:
-        if "shard" in store.attributes:
-            number, count = map(int, str(store.attributes["shard"]).split("/"))
-            parts.setdefault((store.attributes.get("shard_of"), count), set()).add(number)
-    for (_, count), numbers in parts.items():
-        if len(numbers) < count:
-            missing = sorted({*range(1, count + 1)} - numbers)
-            raise UserError(
-                f"{stores[0].path}: of {count} parts of a list, {len(missing)} are not given, such "
-                f"as {missing[0]}. --incomplete merges some parts."
-            )
 
 
 def extractor_attributes(

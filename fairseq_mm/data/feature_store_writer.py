@@ -115,21 +115,6 @@ class FeatureStoreWriter:
             for name in ("header.json", "journal"):
                 with contextlib.suppress(FileNotFoundError):
                     os.remove(self._file(name))
-        self._compare_header()
-        self._rows = self._open_file("rows")
-        self._journal = self._open_file("journal")
-        self._resume()
-        self._is_open = True
-
-    def _file(self, name: str) -> str:
-        return os.path.join(self.partial_path, name)
-
-    def _open_file(self, name: str) -> int:
-        handle = os.open(self._file(name), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
-        self._files.callback(os.close, handle)
-        return handle
-
-    def _compare_header(self) -> None:
         header = {
             "format_version": FORMAT_VERSION,
             "dim": self.dim,
@@ -152,6 +137,18 @@ class FeatureStoreWriter:
                     f"{self.partial_path}: was begun with {name} = {begun.get(name)!r}, but is to "
                     f"be continued with {header.get(name)!r}. Delete it to begin anew."
                 )
+        self._rows = self._open_file("rows")
+        self._journal = self._open_file("journal")
+        self._resume()
+        self._is_open = True
+
+    def _file(self, name: str) -> str:
+        return os.path.join(self.partial_path, name)
+
+    def _open_file(self, name: str) -> int:
+        handle = os.open(self._file(name), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        self._files.callback(os.close, handle)
+        return handle
 
     def _resume(self) -> None:
         """Continue the folder of an earlier writer.
@@ -163,12 +160,20 @@ class FeatureStoreWriter:
         row_bytes = self.dim * self.dtype.itemsize
         with open(self._file("journal"), "rb") as journal, open(self._file("rows"), "rb") as rows:
             for line in journal:
-                entry = _parse_journal_line(line)
-                if entry is None:
+                source = _NO_SOURCE
+                try:
+                    text = line.decode("utf-8")
+                    checksum, count, key, *rest = text.rstrip("\n").split("\t")
+                    if rest:
+                        size, time, digest = rest
+                        source = Source(int(size), int(time), bytes.fromhex(digest))
+                    num_bytes, expected = int(count) * row_bytes, int(checksum, 16)
+                except ValueError:
                     break
-                checksum, count, key, source = entry
-                content = rows.read(count * row_bytes)
-                if len(content) < count * row_bytes or zlib.crc32(content) != checksum:
+                if not text.endswith("\n") or num_bytes <= 0 or len(source.digest) != 32:
+                    break
+                content = rows.read(num_bytes)
+                if len(content) < num_bytes or zlib.crc32(content) != expected:
                     break
                 self._add_item(key, content, source)
                 journal_bytes += len(line)
@@ -308,22 +313,6 @@ class FeatureStoreWriter:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-def _parse_journal_line(line: bytes) -> Optional[tuple[int, int, str, Source]]:
-    """Return the CRC-32 of the features, the number of vectors, the key and the source in a line of
-    the file ``journal``; None if the line is incomplete."""
-    try:
-        text = line.decode("utf-8")
-        checksum, count, key, *rest = text.rstrip("\n").split("\t")
-        source = _NO_SOURCE
-        if rest:
-            size, time, digest = rest
-            source = Source(int(size), int(time), bytes.fromhex(digest))
-        is_whole = text.endswith("\n") and int(count) > 0 and len(source.digest) == 32
-        return (int(checksum, 16), int(count), key, source) if is_whole else None
-    except ValueError:
-        return None
 
 
 class _RememberedErrors(io.FileIO):

@@ -82,29 +82,24 @@ class MultimodalDataset(FairseqDataset):
         for text in texts:
             longest = np.maximum(longest, text.sizes)
         # --max-tokens counts max(source, target), as in fairseq, plus the visual rows
-        rows = self._count_rows(list(numbers))
+        rows = np.zeros(len(self.lines), dtype=np.int64)
+        if self.visual_ids is not None and self.features is not None:
+            # each item once: a split has several captions an image
+            items, chosen = list(numbers), np.unique(self.item[self.lines]).tolist()
+            self._check_features({key for i in chosen for key in items[i].split("\t")})
+            counts = np.zeros(len(items), dtype=np.int64)
+            counts[chosen] = [
+                sum(
+                    self.rows_per_image if key in self.missing else self.features.count_rows(key)
+                    for key in items[i].split("\t")
+                )
+                for i in chosen
+            ]
+            rows = counts[self.item[self.lines]]
         self._num_tokens = longest[self.lines] + rows
         self._num_input_tokens = rows
         if self.source is not None:
             self._num_input_tokens = rows + np.asarray(self.source.sizes)[self.lines]
-
-    def _count_rows(self, items: list[str]) -> np.ndarray:
-        """Return the number of feature vectors (regions or frames) of each example; ``items`` are
-        the distinct ``visual_ids``."""
-        if self.visual_ids is None or self.features is None:
-            return np.zeros(len(self.lines), dtype=np.int64)
-        # each item once: a split has several captions an image
-        chosen = np.unique(self.item[self.lines]).tolist()
-        self._check_features({key for i in chosen for key in items[i].split("\t")})
-        rows = np.zeros(len(items), dtype=np.int64)
-        rows[chosen] = [
-            sum(
-                self.rows_per_image if key in self.missing else self.features.count_rows(key)
-                for key in items[i].split("\t")
-            )
-            for i in chosen
-        ]
-        return rows[self.item[self.lines]]
 
     def _check_features(self, keys: set[str]) -> None:
         assert self.features is not None

@@ -71,7 +71,16 @@ def load_texts(split: Split, dictionaries: Sequence[Dictionary]) -> list[Any]:
     """
     bases = [str(split.base(side)) for side in split.sides or (None,)]
     if isinstance(split, ImportedSplit):
-        return _load_imported(split, bases, dictionaries)
+        texts = []
+        counts = {} if split.keys is None else {f"{split.name}.visual_ids": len(split.keys)}
+        for base, dictionary in zip(bases, dictionaries):
+            text = load_binarised_text(base, num_types=len(dictionary), end=dictionary.eos())
+            texts.append(text)
+            counts[f"{base}.idx"] = len(text)
+        if len(set(counts.values())) > 1:
+            shown = ", but ".join(f"{name} has {count} lines" for name, count in counts.items())
+            raise UserError(f"{shown}: they must agree line by line.")
+        return texts
     while not is_cache_current(split.folder, split.name):
         try:
             with only_writer(split.folder):
@@ -87,19 +96,3 @@ def load_texts(split: Split, dictionaries: Sequence[Dictionary]) -> list[Any]:
                 f"({error.strerror})."
             ) from None
     return [data_utils.load_indexed_dataset(base) for base in bases]
-
-
-def _load_imported(
-    split: ImportedSplit, bases: Sequence[str], dictionaries: Sequence[Dictionary]
-) -> list[Any]:
-    """Load the texts of a folder without records; check that their numbers of lines agree."""
-    texts = []
-    counts = {} if split.keys is None else {f"{split.name}.visual_ids": len(split.keys)}
-    for base, dictionary in zip(bases, dictionaries):
-        text = load_binarised_text(base, num_types=len(dictionary), end=dictionary.eos())
-        texts.append(text)
-        counts[f"{base}.idx"] = len(text)
-    if len(set(counts.values())) > 1:
-        shown = ", but ".join(f"{name} has {count} lines" for name, count in counts.items())
-        raise UserError(f"{shown}: they must agree line by line.")
-    return texts
