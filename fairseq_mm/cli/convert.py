@@ -29,7 +29,9 @@ written, and the exit status is 2.
 """
 
 import argparse
+import contextlib
 import os
+import zipfile
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -131,7 +133,6 @@ def _detect_kind(source: str) -> tuple[str, Mapping[str, Any]]:
     """Return the kind of SOURCE and, so that gigabytes are not read twice, the content of its
     checkpoint (empty for a folder or an archive)."""
     from fairseq_mm.conversion.foreign_checkpoint import read_foreign_checkpoint
-    from fairseq_mm.conversion.released_vse import is_numpy_archive
 
     path = os.path.join(source, "config.json")
     if os.path.isfile(path):
@@ -143,9 +144,10 @@ def _detect_kind(source: str) -> tuple[str, Mapping[str, Any]]:
                 "of fairseq-mm export and of fairseq need no conversion."
             )
         return _MODEL_TYPES[kind], {}
-    # before the reader of checkpoints, which would report a damaged file
-    if is_numpy_archive(source):
-        return _KIROS, {}
+    # an archive of NumPy, before the reader of checkpoints, which would report a damaged file
+    with contextlib.suppress(Exception), zipfile.ZipFile(source) as archive:
+        if any(name.endswith(".npy") for name in archive.namelist()):
+            return _KIROS, {}
     state = read_foreign_checkpoint(source)
     if "cnn.linear.weight" in state and "cnn.bn.weight" in state:
         return _VISUAL_STORIES, state

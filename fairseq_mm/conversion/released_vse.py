@@ -19,7 +19,6 @@ gate u. This is PyTorch's GRU without the biases of its recurrent products.
 """
 
 import os
-import zipfile
 from argparse import Namespace
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -86,15 +85,6 @@ class ReleasedModel:
     image_weight: str = "image_proj.weight"
     # number of regions per image; None if the model accepts any number
     rows_per_image: Optional[int] = None
-
-
-def is_numpy_archive(path: str) -> bool:
-    """Return True if a file is an ``.npz`` archive of NumPy."""
-    try:
-        with zipfile.ZipFile(path) as archive:
-            return any(name.endswith(".npy") for name in archive.namelist())
-    except Exception:
-        return False
 
 
 def read_released_vse(path: str) -> ReleasedModel:

@@ -59,7 +59,12 @@ def partial_path(target: str) -> Iterator[str]:
             # another run may remove the same file first
             with contextlib.suppress(OSError):
                 path = os.path.join(folder, entry)
-                is_gone = match and match["host"] == host and not _is_running(int(match["pid"]))
+                is_gone = False
+                if match and match["host"] == host:
+                    try:
+                        os.kill(int(match["pid"]), 0)  # signal 0 is never delivered
+                    except OSError as error:  # else the process belongs to another user
+                        is_gone = isinstance(error, ProcessLookupError)
                 if is_gone or (match and time.time() - os.path.getmtime(path) > _DAY):
                     _remove(path)
     partial = f"{target}.{host}.{os.getpid()}.partial"
@@ -88,16 +93,6 @@ def library_errors() -> Iterator[None]:
 _PARTIAL = re.compile(r"\.(?:(?P<host>[\w-]*)\.)?(?P<pid>[0-9]{1,9})\.partial")
 # age at which a file counts as left behind: whether a process of another machine runs is unknown
 _DAY = 24 * 60 * 60
-
-
-def _is_running(process: int) -> bool:
-    try:
-        os.kill(process, 0)  # signal 0 is never delivered
-    except ProcessLookupError:
-        return False
-    except OSError:  # the process belongs to another user
-        return True
-    return True
 
 
 def _remove(path: str) -> None:
