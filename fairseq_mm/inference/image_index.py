@@ -165,7 +165,7 @@ def index_folder(
         with tqdm(total=len(unread), unit=" images", disable=is_hidden) as bar:
             while piece := list(itertools.islice(results, _PIECE)):
                 unreadable += [(x.name, str(y)) for x, (y, _) in piece if isinstance(y, UserError)]
-                good = [(x.key, *read) for x, read in piece if not isinstance(read[0], UserError)]
+                good = [(x.key, y, source) for x, (y, source) in piece if isinstance(y, np.ndarray)]
                 vectors = embedder.embed_features([features for _, features, _ in good])
                 for (key, _, source), vector in zip(good, vectors):
                     writer.append(key, vector, source)
