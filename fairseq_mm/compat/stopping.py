@@ -137,12 +137,23 @@ class Restart:
 
     def resume(self, trainer: Any, extra_state: dict[str, Any], epochs: Any) -> None:
         """Restore the state of the stopping rules, and end the training if a limit is reached."""
+        from fairseq import checkpoint_utils
+
         state = extra_state.get(_KEY, {})
         if self.reset_optimizer:
             # a fine-tuning has not trained for as long as its pretrained model
             trainer._previous_training_time = 0
         if not (self.reset_optimizer or self.reset_meters) and state:
-            _restore_scores(trainer.cfg, state)
+            if state["score"] == _score(trainer.cfg):
+                for function in _counting_functions():
+                    vars(function).update(state["patience"])
+            else:
+                subset, metric, _ = state["score"]
+                logger.info(
+                    "--patience and the best checkpoint start anew: the checkpoint has scores of "
+                    f"{metric} on {subset}"
+                )
+                vars(checkpoint_utils.save_checkpoint).pop("best", None)
         lr = None
         if not (self.reset_optimizer or self.reset_lr_scheduler) and state:
             lr = _resume_schedule(trainer, state, extra_state["train_iterator"], epochs)
@@ -176,21 +187,6 @@ class Restart:
         if 0 < limits.stop_time_hours < hours:
             reasons.append(f"{hours:.3g} hours, --stop-time-hours {limits.stop_time_hours:g}")
         return reasons
-
-
-def _restore_scores(cfg: Any, state: dict[str, Any]) -> None:
-    from fairseq import checkpoint_utils
-
-    if state["score"] != _score(cfg):
-        subset, metric, _ = state["score"]
-        logger.info(
-            f"--patience and the best checkpoint start anew: the checkpoint has scores of {metric} "
-            f"on {subset}"
-        )
-        vars(checkpoint_utils.save_checkpoint).pop("best", None)
-        return
-    for function in _counting_functions():
-        vars(function).update(state["patience"])
 
 
 def _resume_schedule(

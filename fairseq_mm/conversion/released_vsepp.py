@@ -14,8 +14,6 @@ import re
 from collections.abc import Mapping
 from typing import Any, Optional
 
-from torch import Tensor
-
 from fairseq_mm.conversion.foreign_checkpoint import read_plain_pickle, repaired_text
 from fairseq_mm.conversion.released_vse import (
     DEFAULT_MARGIN,
@@ -46,13 +44,32 @@ def read_released_vsepp(
 
     ``path`` is for messages; ``vocabulary`` is None if the user has not given it.
     """
-    options = _read_options(state["opt"], path)
+    opt = state["opt"]
+    options: dict[str, Any] = vars(opt) if isinstance(opt, argparse.Namespace) else opt
+    for name, expected in _FIXED.items():
+        if options.get(name, expected) != expected:
+            raise UserError(
+                f"{path}: was trained with {name} = {options[name]!r}, but our model is as with "
+                f"{expected!r}."
+            )
     # the counters of batch normalisation are integers and stay so
     image, text = (
         {name: x.float() if x.is_floating_point() else x for name, x in part.items()}
         for part in state["model"]
     )
     network = {name: x for name, x in image.items() if name.startswith(_NETWORK)}
+    # by torchvision's names: DataParallel wrapped a whole ResNet, but only the features of AlexNet
+    # and VGG
+    renamed = {
+        re.sub(r"^(features\.)?module\.", r"\1", name[len(_NETWORK) :]): x
+        for name, x in network.items()
+    }
+    if "classifier.1.weight" in renamed:
+        for old, new in _OLD_CLASSIFIER.items():
+            renamed = {
+                (new + name[len(old) :] if name.startswith(old) else name): x
+                for name, x in renamed.items()
+            }
     (V, E), K = text["embed.weight"].shape, len(image["fc.weight"])
     if vocabulary is None:
         raise UserError(
@@ -96,19 +113,8 @@ def read_released_vsepp(
         "--tokenizer words --keep-punctuation",
         notes,
         str(options.get("cnn_type", "")) if network else "",
-        _torchvision_names(network),
+        renamed,
     )
-
-
-def _read_options(opt: Any, path: str) -> dict[str, Any]:
-    options = vars(opt) if isinstance(opt, argparse.Namespace) else opt
-    for name, expected in _FIXED.items():
-        if options.get(name, expected) != expected:
-            raise UserError(
-                f"{path}: was trained with {name} = {options[name]!r}, but our model is as with "
-                f"{expected!r}."
-            )
-    return options
 
 
 def read_vocabulary(
@@ -132,20 +138,3 @@ def read_vocabulary(
             raise ValueError(f"{len(numbers)} words are not numbered from 0 to {num_words - 1}")
         special = {word: numbers[word] for word in _SPECIAL}
     return {number: word for number, word in by_number.items() if word not in special}, special
-
-
-def _torchvision_names(network: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Rename the image network's weights from VSE++'s to torchvision's names."""
-    # DataParallel wrapped a whole ResNet, but only the features of AlexNet and VGG
-    renamed = {
-        re.sub(r"^(features\.)?module\.", r"\1", name[len(_NETWORK) :]): x
-        for name, x in network.items()
-    }
-    if "classifier.1.weight" not in renamed:
-        return renamed
-    for old, new in _OLD_CLASSIFIER.items():
-        renamed = {
-            (new + name[len(old) :] if name.startswith(old) else name): x
-            for name, x in renamed.items()
-        }
-    return renamed

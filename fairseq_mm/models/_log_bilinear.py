@@ -161,7 +161,18 @@ class LogBilinearDecoder(FeatureDecoder):
                 places = torch.arange(T, device=words.device).clamp(max=condition.size(1) - 1)
                 condition = condition.index_select(1, places)
         else:
-            words, place = self._step_window(prev_output_tokens, incremental_state)
+            saved = self.get_incremental_state(incremental_state, self.state_key)
+            if saved is None:
+                # A first step may have several tokens: a prefix that the caller forces.
+                words = self._with_start(prev_output_tokens)[:, -self.context_length :]
+                B, T = prev_output_tokens.shape
+                place = prev_output_tokens.new_full((B,), T - 1)
+            else:
+                # Only the window is stored, because its size does not grow with the sentence.
+                words = torch.cat([saved["words"][:, 1:], prev_output_tokens[:, -1:]], dim=1)
+                place = saved["place"] + 1
+            state = {"words": words, "place": place}
+            self.set_incremental_state(incremental_state, self.state_key, state)
             if condition is not None and condition.size(1) > 1:
                 place = place.clamp(max=condition.size(1) - 1)
                 condition = condition[torch.arange(len(place), device=place.device), place]
@@ -181,21 +192,6 @@ class LogBilinearDecoder(FeatureDecoder):
         """Prepend n-2 start tokens, so that each word [B, T] ends a context of n-1 words."""
         # The first token is the start token, which replaces all words before the sentence.
         return torch.cat([tokens[:, :1].expand(-1, self.context_length - 1), tokens], dim=1)
-
-    def _step_window(self, tokens: Tensor, incremental_state: dict) -> tuple[Tensor, Tensor]:
-        """Return the last n-1 words [B, n-1], and the next word's index [B] in the sentence."""
-        saved = self.get_incremental_state(incremental_state, self.state_key)
-        if saved is None:
-            # A first step may have several tokens: a prefix that the caller forces.
-            words = self._with_start(tokens)[:, -self.context_length :]
-            place = tokens.new_full((tokens.size(0),), tokens.size(1) - 1)
-        else:
-            # Only the window is stored, because its size does not grow with the sentence.
-            words = torch.cat([saved["words"][:, 1:], tokens[:, -1:]], dim=1)
-            place = saved["place"] + 1
-        state = {"words": words, "place": place}
-        self.set_incremental_state(incremental_state, self.state_key, state)
-        return words, place
 
     def output_layer(self, features: Tensor) -> Tensor:
         return F.linear(features, self.table.weight, self.output_bias)

@@ -335,7 +335,18 @@ class MRnnDecoder(FeatureDecoder):
             saved = self.get_incremental_state(incremental_state, self.state_key)
             prev_output_tokens = prev_output_tokens[:, -1:]
         if saved is None:
-            saved = self._read_image(image)
+            # The terms of the image are the same at all decoding steps.
+            if self.region_attention is None:
+                to_multimodal, to_word = self.image_terms(image)
+                saved = {"to_multimodal": to_multimodal, "to_word": to_word}
+            else:
+                # V_I is linear, so it may precede the weighted mean
+                assert self.image_to_multimodal is not None
+                saved = {
+                    "to_multimodal": self.image_to_multimodal(image),  # V_I x_i, [B, N, M]
+                    "to_word": None,
+                    "keys": self.region_attention.project(image),  # K x_i + b
+                }
             saved["state"] = image.new_zeros(image.size(0), self.hidden_dim)
         initial, to_multimodal, to_word = (
             saved[name] for name in ("state", "to_multimodal", "to_word")
@@ -365,23 +376,6 @@ class MRnnDecoder(FeatureDecoder):
             terms = terms + to_multimodal.unsqueeze(1)
         # equation 4
         return self.dropout(1.7159 * torch.tanh(terms * (2 / 3))), extra
-
-    def _read_image(self, image: Tensor) -> dict[str, Optional[Tensor]]:
-        """Compute the terms of the image that are the same at all decoding steps.
-
-        With attention, ``to_multimodal`` is V_I x_i for each region, [B, N, M], and ``keys`` are K
-        x_i + b.
-        """
-        if self.region_attention is not None:
-            # V_I is linear, so it may precede the weighted mean
-            assert self.image_to_multimodal is not None
-            return {
-                "to_multimodal": self.image_to_multimodal(image),
-                "to_word": None,
-                "keys": self.region_attention.project(image),
-            }
-        to_multimodal, to_word = self.image_terms(image)
-        return {"to_multimodal": to_multimodal, "to_word": to_word}
 
 
 @register_model("m_rnn", dataclass=MRnnConfig)

@@ -215,25 +215,22 @@ class GenerationTask(GeneratesText, FairseqTask):
         if task_cfg is not None:
             self.adopt(task_cfg)
         number = (kwargs.get("epoch", 1) - 1) % len(self.folders) if combine and self.folders else 0
-        task = self._with_folder(self.folders[number]) if number else self
+        task: Any = self
+        if number:  # a task of another data folder
+            cfg = copy.deepcopy(self.cfg)
+            cfg.data = self.folders[number]
+            task = type(self).from_folder(cfg)
+            if task.target_dictionary != self.target_dictionary:
+                raise UserError(f"{cfg.data}: its dictionary must be that of {self.folders[0]}.")
+            # what is read depends on the models
+            names = vars(self).keys() & {"models", "loaded_models"}
+            vars(task).update({name: getattr(self, name) for name in names})
         records = open_split(task.cfg.data, split, task.text_pair)
         # fairseq passes neither `combine` nor the epoch to generate
         generates = combine is None and not kwargs
         self.datasets[split] = task.build_dataset(records, combine, generates=generates)
         if not combine and not generates:
             self.prepare_scores(records)
-
-    def _with_folder(self, folder: str) -> Any:
-        """Return a task of another data folder, with the models of this task."""
-        cfg = copy.deepcopy(self.cfg)
-        cfg.data = folder
-        other = type(self).from_folder(cfg)
-        if other.target_dictionary != self.target_dictionary:
-            raise UserError(f"{folder}: its dictionary must be that of {self.folders[0]}.")
-        # what is read depends on the models
-        names = vars(self).keys() & {"models", "loaded_models"}
-        vars(other).update({name: getattr(self, name) for name in names})
-        return other
 
     def adopt(self, task_cfg: Any) -> None:
         """Take options over from the config of a checkpoint's task; by default none."""

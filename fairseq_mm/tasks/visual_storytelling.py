@@ -23,7 +23,6 @@ from fairseq.tasks import register_task
 from torch import Tensor
 
 from fairseq_mm.compat.options import option
-from fairseq_mm.data.feature_store import FeatureStores
 from fairseq_mm.data.records import Split
 from fairseq_mm.data.reward_text import RewardText
 from fairseq_mm.data.story_text import NUM_IMAGES, SEPARATOR
@@ -106,7 +105,16 @@ class VisualStorytellingTask(MultimodalCaptioningTask):
         path = "the dictionary"
         if self.features is not None:
             path = os.path.join(cfg.data, "dict.txt")
-            self.rows_per_image = _rows_per_image(self.features)
+            counts: dict[int, str] = {}  # number of regions of an image -> first image with it
+            for key in self.features.ids:
+                counts.setdefault(self.features.count_rows(key), key)
+            if len(counts) != 1 or 0 in counts:
+                found = ", ".join(f"{key!r} has {rows}" for rows, key in counts.items())
+                raise UserError(
+                    f"{self.features.path}: all images must have the same number of regions, one "
+                    f"or more, but {found or 'it has no images'}."
+                )
+            self.rows_per_image = next(iter(counts))
         self.separator_index = find_separator(dictionary, path)
         self.build_constraints()
 
@@ -234,17 +242,3 @@ class VisualStorytellingTask(MultimodalCaptioningTask):
     def decode_hypothesis(self, tokens: Tensor, split: str, line: int) -> str:
         """Return a story as words without sentence separators, in the form of the references."""
         return self.dictionary.string(tokens, extra_symbols_to_ignore={self.separator_index})
-
-
-def _rows_per_image(features: FeatureStores) -> int:
-    """Return the number of regions per image, which all images must share."""
-    counts: dict[int, str] = {}  # number of regions -> first image with it
-    for key in features.ids:
-        counts.setdefault(features.count_rows(key), key)
-    if len(counts) != 1 or 0 in counts:
-        found = ", ".join(f"{key!r} has {rows}" for rows, key in counts.items())
-        raise UserError(
-            f"{features.path}: all images must have the same number of regions, one or more, but "
-            f"{found or 'it has no images'}."
-        )
-    return next(iter(counts))
