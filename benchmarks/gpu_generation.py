@@ -41,10 +41,10 @@ from _other_engines import _to_hugging_face, writing_by_ctranslate2, writing_by_
 from fairseq.sequence_generator import SequenceGenerator
 from torch import Tensor
 
-from fairseq_mm.compat import without_cudnn_attention
 from fairseq_mm.generation.seeded_sampling import SeededSampling
 from fairseq_mm.models._vg_bart_parts import share_beams
 from fairseq_mm.modules.packed_weights import pack_weights
+from fairseq_mm.tasks.multimodal_task import without_cudnn_attention
 
 COLUMNS = (
     *("system", "engine", "dtype", "batch", "ms", "ms/step", "ms/text", "words/s", "x HF"),
