@@ -16,14 +16,11 @@ import argparse
 import json
 import os
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from fairseq_mm.cli import arguments
 from fairseq_mm.cli.arguments import FLAG, Rows
 from fairseq_mm.cli.run_set_up import register_quietly
-
-if TYPE_CHECKING:
-    pass
 
 _IMAGES_PER_BATCH = 128
 _ITEMS = ("images", "sentences", "words")
