@@ -73,7 +73,7 @@ def resident():
     return int(fields["RssAnon"].split()[0]) // 1000
 
 b"1" * 2**27
-print(resident())
+print(resident(), flush=True)
 if os.fork() == 0:
     print(resident(), flush=True)
     os._exit(0)
