@@ -88,8 +88,6 @@ def file_errors(
     except UserError:
         raise
     except kinds as error:
-        if isinstance(error, FileNotFoundError) and not problem.startswith("cannot"):
-            problem = "cannot be read"  # rather than "no feature store"
         where = f"{path}: " if path else ""
         raise UserError(f"{where}{problem} ({describe_error(error)}).") from error
 

@@ -88,7 +88,7 @@ def test_grid_dtype_and_preprocessing_are_recorded(folder, tmp_path):
         ([], "no images found in no inputs"),
         (["absent"], "absent: cannot be read (No such file"),
         (["photos", "--model", "resnet"], "--model resnet: torchvision"),
-        (["photos", "--weights", "absent.pt"], "absent.pt: cannot be read"),
+        (["photos", "--weights", "absent.pt"], "absent.pt: is no state dict"),
         (["photos", "--device", "gpu"], "--device must be auto, cpu, or a cuda or cuda:N that"),
         (["photos", "--output", "no/f.h5"], "--output no/f.h5: there is no folder no"),
     ],

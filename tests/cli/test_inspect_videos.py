@@ -188,7 +188,7 @@ def test_a_page_shows_lines_with_their_seconds_and_images(inspect, folder, tmp_p
             r"--layers and --gates: leave one of the two out: scores of gates",
         ),
         ([], {"source": ["a prompt"]}, r"a prompt: must be a data folder for a model of videos"),
-        (["--features", "no.h5"], {}, r"no.h5: cannot be read .*No such file"),
+        (["--features", "no.h5"], {}, r"no.h5: is no feature store .*No such file"),
     ],
 )
 def test_mistakes_are_one_line(inspect, arguments, options, message):

@@ -151,7 +151,7 @@ PREPROCESSING = "--ids ids.txt --preprocessing"
         (f"import rows.npy {LAYER} resnet18", "--layer: resnet18 has no layer 'pool'. Near: "),
         (f"import rows.npy {LAYER} timm:resnet18", "must be pre_logits or forward_features for t"),
         (f"import rows.npy {LAYER} r3d_18", "--layer pool: must be pooled for r3d_18"),
-        ("merge none.h5", "none.h5: cannot be read (No such"),
+        ("merge none.h5", "none.h5: is no feature store of fairseq-mm, or is damaged (No such"),
         ("merge rows.npy --output -", "--output -: give /dev/stdout"),
         ("merge rows.npy --output none/b.h5", "--output none/b.h5: there is no folder none"),
         ("merge rows.npy", "rows.npy: is no feature store"),

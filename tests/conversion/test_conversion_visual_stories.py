@@ -124,7 +124,7 @@ class TestBadInput:
 
     def test_files_beside_it_are_named(self, source, tmp_path, capsys):
         (source.parent / "vocab.pkl").unlink()
-        assert "vocab.pkl: cannot be read" in message(capsys, source, tmp_path / "out")
+        assert "vocab.pkl: is no pickle" in message(capsys, source, tmp_path / "out")
         (source.parent / "decoder-7.pkl").rename(source.parent / "decoder-8.pkl")
         assert "decoder-7.pkl: cannot be read (No such" in message(capsys, source, tmp_path / "out")
         assert not (tmp_path / "out").exists()

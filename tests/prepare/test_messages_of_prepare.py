@@ -41,7 +41,7 @@ LOST = "--missing needs --features, to say what is missing"
         ("videos --missing drop", LOST),
         ("stories --threshold 99", "no word or not even <sent> occurs 99 times or more in the tr"),
         ("stories --missing drop", LOST),
-        ("stories --features none.h5", "none.h5: cannot be read"),
+        ("stories --features none.h5", "none.h5: is no feature store"),
     ],
 )
 def test_a_mistake_is_one_line_and_status_2(capsys, tmp_path, monkeypatch, command, message):
