@@ -88,8 +88,8 @@ _TRAIN = (
 
 
 class Converted(NamedTuple):
-    """Report on a conversion: what was read, notes on assumptions and omissions, what was written,
-    and commands or options that use it."""
+    """Report on a conversion: description of the source, notes on assumptions and omissions,
+    description of the written files, and commands or options that use these files."""
 
     read: str
     notes: list[str]

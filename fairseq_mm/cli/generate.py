@@ -334,7 +334,7 @@ class _Run:
         self.remarks: dict[str, list[str]] = {}
 
     def _repeat(self, items: Sequence[Item]) -> list[Item]:
-        """Repeat each input ``--n`` times; without inputs, use those of ``missing_inputs``."""
+        """Repeat each input ``--n`` times. If there are no inputs, return generated ones."""
         if items and self.models[0].loaded.are_language_models:
             raise UserError(
                 f"{self.models[0].files[0]}: is a language model, which takes no input: give --n."

@@ -129,7 +129,7 @@ def configure_command(cfg: Any, environment: Mapping[str, str] = os.environ) -> 
 def check_hydra_recipe() -> None:
     """Check that the command line sets all options with the value ``???`` in hydra's config file.
 
-    Without this check, ``fairseq-hydra-train`` would replace ``???`` by fairseq's defaults: without
+    ``fairseq-hydra-train`` would replace ``???`` by fairseq's defaults: without
     ``checkpoint.finetune_from_model``, it would train from random weights.
     """
     from hydra.core.global_hydra import GlobalHydra

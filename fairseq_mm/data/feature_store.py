@@ -194,8 +194,8 @@ class FeatureStore:
         return Source(int(sizes[i]), int(times[i]), digests[i].tobytes())
 
     def check_finite(self, *, reread: bool = False) -> None:
-        """Raise UserError about the first image or video with a NaN or infinite value. Without
-        ``reread``, trust the attribute ``rows_finite``."""
+        """Raise UserError about the first image or video with a NaN or infinite value. If
+        ``reread`` is False, trust the attribute ``rows_finite``."""
         if self.rows_finite and not reread:
             return
         step = max(1, PIECE_BYTES // max(1, self.dim * self.dtype.itemsize))
@@ -394,7 +394,7 @@ def listed_stores(folder: str) -> list[tuple[str, str]]:
 def digest_of_item(key: str, dim: int, dtype: str, rows: bytes) -> int:
     """Return the digest of one image's or video's id, without key prefix, and feature bytes.
 
-    The digest of a store is the sum of these digests and of :func:`digest_of_extractor`.
+    The digest of a store is the sum of its items' digests and of :func:`digest_of_extractor`.
     """
     digest = hashlib.sha256(f"{key}\0{dim}\0{dtype}\0".encode())
     digest.update(rows)

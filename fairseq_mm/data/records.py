@@ -252,7 +252,7 @@ class ImportedSplit(Split):
         return [parse_json(line, f"{path}:{number}") for number, line in enumerate(lines, 1)]
 
     def _columns(self, **columns: Any) -> Iterator[tuple[Any, ...]]:
-        """Yield each line's values, one per column; None if the column is None."""
+        """Yield for each line one value per column, None for a column that is None."""
         given = {name: column for name, column in columns.items() if column is not None}
         with file_errors(
             f"{self.path}: its {', '.join(given)}", "must agree line by line", ValueError

@@ -89,8 +89,8 @@ VIDEOS = Kind(
 
 
 class MediaFile(NamedTuple):
-    """Location of one image or video: id and path. For a member of an archive, the path is that of
-    the archive, and name, position and number of bytes of the member follow."""
+    """Location of one image or video: id and path. The member of an archive has the archive's path,
+    and the member's name, position and number of bytes."""
 
     key: str
     path: str
@@ -223,7 +223,8 @@ def list_folder(folder: str) -> tuple[list[MediaFile], list[tuple[str, str]]]:
 
 def by_any_key(images: Iterable[MediaFile]) -> dict[str, MediaFile]:
     """Return a dict in which images of ``list_images(ids="path")`` are found by path, name and
-    stem, because stores use any of these as ids. Names and stems of several images are left out."""
+    stem, because a store's ids may be any of the three. A name or stem of several images is left
+    out."""
     paths = {image.key: image for image in images}
     by_key = dict(paths)
     for form in (lambda key: Path(key).name, lambda key: Path(key).stem):
@@ -317,7 +318,7 @@ def _list_archive(path: str, ids: str, kind: Kind) -> Iterator[MediaFile]:
 
 
 def _members_by_name(archive: tarfile.TarFile) -> dict[str, tarfile.TarInfo]:
-    """Return a dict from name to member of an archive for all that unpack to regular files."""
+    """Return a dict from name to member of an archive: regular files, and links by their names."""
     files: dict[str, tarfile.TarInfo] = {}
     links: dict[str, str] = {}
     for member in archive:
